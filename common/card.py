@@ -1,0 +1,107 @@
+"""What a variant says about itself as data. Lists, guards, the explorer, tests and figures read it; nothing is written twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Order = Literal["linear", "swizzled"]
+Decomposition = Literal["always_two_tile", "optional_two_tile", "data_parallel", "split_k", "library"]
+WaitsFor = Literal["none", "higher", "lower", "any"]
+Workspace = Literal["locks", "partials", "flags"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a variant is launched.
+
+    `block`: BLOCK_M, BLOCK_N, BLOCK_K. `num_warps`, `num_stages`: of the first wave. `full_tiles_warps`,
+    `full_tiles_stages`: of the full-tiles kernel, None to follow the first wave. `programs`: Stream-K programs,
+    None for one an SM, 0 for none. `order`: tile order. `two_tiles`: the second decomposition's switch.
+    `split`: ranges a tile (`split_k` alone), None for as many as fill one wave. `sem`: memory order of the
+    atomic adds on C.
+    """
+
+    block: tuple[int, int, int] = (128, 128, 32)
+    num_warps: int = 4
+    num_stages: int = 3
+    full_tiles_warps: int | None = None
+    full_tiles_stages: int | None = None
+    programs: int | None = None
+    order: Order = "linear"
+    two_tiles: bool = True
+    split: int | None = None
+    sem: Literal["relaxed", "acq_rel"] = "relaxed"
+
+    def replace(self, **changes: Any) -> Config:
+        """A copy with the given fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def label(self) -> str:
+        """A short name for tables: block, warps and stages."""
+        return f"{'x'.join(map(str, self.block))} w{self.num_warps} s{self.num_stages}"
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a kernel accepts.
+
+    `dtypes`: names of torch dtypes. `divisible`: BLOCK_M, BLOCK_N and BLOCK_K must divide M, N and K.
+    `layouts`: "unit_stride" takes any 2-D strides with a stride of 1 in one dimension and copies other inputs;
+    "contiguous" refuses everything else; "any" takes all strides as they are. `one_tile_change`: no program
+    may touch more than two tiles.
+    """
+
+    dtypes: tuple[str, ...] = ("float16",)
+    divisible: bool = True
+    layouts: Literal["unit_stride", "contiguous", "any"] = "unit_stride"
+    one_tile_change: bool = False
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A known weakness and the test that shows it."""
+
+    id: str
+    summary: str
+    test: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """One iteration of the thread, or one baseline, as data.
+
+    `parent`: the variant this one was made from. `position`: where in the thread. `changed`: the jit functions that
+    differ from the parent's. `diff_budget`: lines that the jit bodies' diff to the parent may have.
+    `zeroed_output`: C must be zero before the launch. `waits_for`: the programs for which a program may wait,
+    by number, "any" for whichever came first. `workspace`: what the launcher allocates and sets at every launch.
+    """
+
+    idea: str
+    position: str
+    decomposition: Decomposition
+    fix_up: str
+    kernels: tuple[str, ...]
+    default: Config
+    parent: str | None = None
+    reconstructed: bool = False
+    changed: tuple[str, ...] = ()
+    diff_budget: int = 0
+    tile_orders: tuple[Order, ...] = ("linear",)
+    zeroed_output: bool = False
+    waits_for: WaitsFor = "none"
+    workspace: tuple[Workspace, ...] = ()
+    lock_lifetime: str = "no lock"
+    contract: Contract = Contract()
+    claims: tuple[str, ...] = ()
+    defects: tuple[Defect, ...] = ()
+
+    @property
+    def needs_co_residency(self) -> bool:
+        """Whether a program may wait for one that is not yet running."""
+        return self.waits_for in ("higher", "lower")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The card as plain data, for `--json`."""
+        return dataclasses.asdict(self) | {"needs_co_residency": self.needs_co_residency}

@@ -1,0 +1,182 @@
+"""Work decompositions as pure functions: which program does which MAC iterations of which tile.
+
+Launchers, guards, tests and pictures all read the same `Schedule`, so what is drawn is what is launched.
+Source: Osama et al., PPoPP 2023 (arXiv 2301.03598), sections 4 and 5; triton-lang/triton#1393, opening post and comment 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+GROUP_M = 8
+"""Tile rows in one group of the swizzled order, as in the thread."""
+
+
+def cdiv(numerator: int, denominator: int) -> int:
+    """The quotient rounded up."""
+    return -(-numerator // denominator)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive MAC iterations [start, stop) of one tile done by one program, counted from the tile's first."""
+
+    tile: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Stream-K tiles come first and are shared evenly among `programs`; each later tile has one program of its own.
+
+    `tiles_m`, `tiles_n`: tiles along M and N. `iters_per_tile`: MAC iterations of a tile. `programs`: Stream-K
+    programs (the thread's "grid"). `sk_tiles`: tiles that the Stream-K programs share.
+    """
+
+    tiles_m: int
+    tiles_n: int
+    iters_per_tile: int
+    programs: int
+    sk_tiles: int
+
+    @property
+    def tiles(self) -> int:
+        return self.tiles_m * self.tiles_n
+
+    @property
+    def dp_tiles(self) -> int:
+        return self.tiles - self.sk_tiles
+
+    @property
+    def total(self) -> int:
+        """MAC iterations of all Stream-K tiles."""
+        return self.sk_tiles * self.iters_per_tile
+
+    @property
+    def full(self) -> int:
+        """MAC iterations that every Stream-K program does."""
+        return self.total // self.programs if self.sk_tiles else 0
+
+    @property
+    def rest(self) -> int:
+        """The first `rest` programs do one MAC iteration more."""
+        return self.total % self.programs if self.sk_tiles else 0
+
+    def share(self, program: int) -> tuple[int, int]:
+        """The MAC iterations [start, stop) of one Stream-K program, numbered tile-major."""
+        start = program * self.full + min(program, self.rest)
+        return start, start + self.full + (program < self.rest)
+
+    def segments(self, program: int) -> tuple[Segment, ...]:
+        """The segments of one Stream-K program in the order in which it does them; empty when it has no work."""
+        start, stop = self.share(program)
+        pieces = []
+        while start < stop:
+            tile = start // self.iters_per_tile
+            cut = min((tile + 1) * self.iters_per_tile, stop)
+            pieces.append(Segment(tile, start - tile * self.iters_per_tile, cut - tile * self.iters_per_tile))
+            start = cut
+        return tuple(pieces)
+
+    def by_program(self) -> Iterator[tuple[Segment, ...]]:
+        """The segments of every program of a launch: Stream-K programs first, then one program a remaining tile."""
+        if self.sk_tiles:
+            yield from (self.segments(program) for program in range(self.programs))
+        for tile in range(self.sk_tiles, self.tiles):
+            yield (Segment(tile, 0, self.iters_per_tile),)
+
+    def program_of(self, iteration: int) -> int:
+        """The Stream-K program that does a MAC iteration."""
+        longer = self.rest * (self.full + 1)
+        if iteration < longer:
+            return iteration // (self.full + 1)
+        return self.rest + (iteration - longer) // self.full
+
+    def peers(self, tile: int) -> range:
+        """The programs that share a Stream-K tile, lowest first."""
+        first = self.program_of(tile * self.iters_per_tile)
+        return range(first, self.program_of((tile + 1) * self.iters_per_tile - 1) + 1)
+
+    @property
+    def max_peers(self) -> int:
+        """Programs of the most widely shared tile; 1 when no tile is shared."""
+        return _max_peers(self)
+
+    def is_whole(self, segment: Segment) -> bool:
+        return len(segment) == self.iters_per_tile
+
+
+@lru_cache(maxsize=4096)
+def _max_peers(schedule: Schedule) -> int:
+    if not schedule.total:
+        return 1
+    return max(len(schedule.peers(tile)) for tile in range(schedule.sk_tiles))
+
+
+def always_two_tile(tiles_m: int, tiles_n: int, iters_per_tile: int, programs: int) -> Schedule:
+    """v00-v07: all whole waves but one are data-parallel; `programs = 0` makes every tile data-parallel."""
+    tiles = tiles_m * tiles_n
+    if programs == 0:
+        return data_parallel(tiles_m, tiles_n, iters_per_tile)
+    dp_tiles = tiles // programs * programs
+    if tiles >= programs:
+        dp_tiles -= programs
+    return Schedule(tiles_m, tiles_n, iters_per_tile, programs, tiles - dp_tiles)
+
+
+def optional_two_tile(
+    tiles_m: int, tiles_n: int, iters_per_tile: int, programs: int, two_tiles: bool = True
+) -> Schedule:
+    """v08: the last, partial wave is Stream-K; with `two_tiles` one whole wave joins it if more than one is there."""
+    tiles = tiles_m * tiles_n
+    if programs == 0:
+        return data_parallel(tiles_m, tiles_n, iters_per_tile)
+    sk_tiles = tiles % programs
+    if two_tiles and tiles - sk_tiles > programs:
+        sk_tiles += programs
+    return Schedule(tiles_m, tiles_n, iters_per_tile, programs, sk_tiles)
+
+
+def data_parallel(tiles_m: int, tiles_n: int, iters_per_tile: int) -> Schedule:
+    """One program a tile."""
+    return Schedule(tiles_m, tiles_n, iters_per_tile, 0, 0)
+
+
+def split_k(tiles_m: int, tiles_n: int, iters_per_tile: int, split: int) -> Schedule:
+    """Each tile's iterations cut into `split` ranges, as equal as can be, one program a range.
+
+    Every cut falls on the same iteration of each tile, which the even share does only when `split` divides
+    `iters_per_tile`; otherwise the ranges of one tile differ by one iteration, as in the kernel.
+    """
+    return SplitSchedule(tiles_m, tiles_n, iters_per_tile, tiles_m * tiles_n * split, tiles_m * tiles_n, split)
+
+
+@dataclass(frozen=True)
+class SplitSchedule(Schedule):
+    """A fixed split: program `tile * split + part` does one range of one tile."""
+
+    split: int = 1
+
+    def share(self, program: int) -> tuple[int, int]:
+        tile, part = divmod(program, self.split)
+        base, longer = divmod(self.iters_per_tile, self.split)
+        start = tile * self.iters_per_tile + part * base + min(part, longer)
+        return start, start + base + (part < longer)
+
+    def peers(self, tile: int) -> range:
+        return range(tile * self.split, tile * self.split + min(self.split, self.iters_per_tile))
+
+
+def tile_coordinates(tile: int, tiles_m: int, tiles_n: int, group_m: int) -> tuple[int, int]:
+    """Row and column of a tile in the linear (`group_m = 0`) or the swizzled order, as the kernels number them."""
+    if group_m == 0:
+        return divmod(tile, tiles_n)
+    group, inside = divmod(tile, group_m * tiles_n)
+    rows = min(tiles_m - group * group_m, group_m)
+    return group * group_m + inside % rows, inside // rows

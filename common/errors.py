@@ -1,0 +1,32 @@
+"""The exceptions a caller can meet. Each is raised before anything is launched or written."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UnsupportedProblem(ValueError):
+    """The problem breaks a variant's contract: a dimension, dtype or layout that the kernel was not written for."""
+
+
+class NotCoResident(RuntimeError):
+    """A tile is shared by more programs than the GPU holds at once, so programs that wait could wait for ever."""
+
+
+class UnknownVariant(LookupError):
+    """No variant has this name; the message lists the nearest ones."""
+
+
+class InvalidExperiment(ValueError):
+    """An experiment file does not match the schema; the message names file, line, key and what is allowed."""
+
+
+class NoDevice(RuntimeError):
+    """The call needs an NVIDIA GPU and none was found."""
+
+
+def nearest(word: str, allowed: Iterable[str], count: int = 3) -> str:
+    """Name the allowed words nearest to `word`, or all of them when none is near."""
+    allowed = list(allowed)
+    return ", ".join(difflib.get_close_matches(word, allowed, n=count, cutoff=0.4) or allowed)
