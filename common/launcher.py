@@ -1,0 +1,388 @@
+"""From two tensors to a launch: contract, plan, co-residency, allocation, launch - in that order.
+
+A variant's `launch(task)` starts its kernels through `Launch.run` only, so that one place states what holds for every
+launch, and tools can record a launch instead of making it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import triton
+
+from common import decomposition, interpreter, residency
+from common.card import Card, Config
+from common.decomposition import GROUP_M, Schedule, cdiv
+from common.errors import NoDevice, NotCoResident, UnsupportedProblem
+
+INTERPRETER_SMS = 4
+"""Stands for the number of SMs where there is no GPU."""
+INT32_LIMIT = 2**31
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One kernel of a launch: what `kernel[(programs,)](*args, **options)` would get."""
+
+    kernel: Any
+    programs: int
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.kernel.fn.__name__ if hasattr(self.kernel, "fn") else self.kernel.__name__
+
+
+@dataclass
+class Launch:
+    """What a variant's `launch` works with: operands, schedule, config and the workspace of this launch alone.
+
+    `locks`: int32, one a Stream-K tile, zero. `partials`: float32, (programs, BLOCK_M * BLOCK_N). `flags`: int32,
+    one a program, zero. Each is None unless the card asks for it.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor
+    schedule: Schedule
+    config: Config
+    locks: torch.Tensor | None = None
+    partials: torch.Tensor | None = None
+    flags: torch.Tensor | None = None
+    start: Callable[[KernelCall], Any] | None = None
+    calls: list[KernelCall] = field(default_factory=list)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """M, N, K and the strides of A, B and C, as every kernel takes them."""
+        (m, k), n = self.a.shape, self.b.shape[1]
+        return (m, n, k, *self.a.stride(), *self.b.stride(), *self.c.stride())
+
+    @property
+    def blocks(self) -> dict[str, int]:
+        return dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), self.config.block, strict=True))
+
+    @property
+    def group_m(self) -> int:
+        """Tile rows of a group; 0 for the linear order."""
+        return GROUP_M if self.config.order == "swizzled" else 0
+
+    @property
+    def acc_type(self) -> triton.language.dtype:
+        return triton.language.float32 if self.a.dtype.is_floating_point else triton.language.int32
+
+    def first_wave_options(self) -> dict[str, int]:
+        return {"num_warps": self.config.num_warps, "num_stages": self.config.num_stages}
+
+    def full_tiles_options(self) -> dict[str, int]:
+        """The full-tiles kernel's warps and stages: its own, or the first wave's where it has none."""
+        return {
+            "num_warps": self.config.full_tiles_warps or self.config.num_warps,
+            "num_stages": self.config.full_tiles_stages or self.config.num_stages,
+        }
+
+    def run(self, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
+        """Start a kernel with `programs` programs; none for zero programs."""
+        if programs == 0:
+            return
+        call = KernelCall(kernel, programs, args, options | {"enable_fp_fusion": True})
+        self.calls.append(call)
+        if self.start is not None:
+            self.start(call)
+
+
+def start_kernel(call: KernelCall) -> Any:
+    """Launch on the current stream (or interpret)."""
+    return call.kernel[(call.programs,)](*call.args, **call.options)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A module of `variants` with its card."""
+
+    name: str
+    module: ModuleType
+
+    @property
+    def card(self) -> Card:
+        return self.module.CARD
+
+    @property
+    def launch(self) -> Callable[[Launch], None]:
+        return self.module.launch
+
+    @cached_property
+    def source(self) -> str:
+        return Path(self.module.__file__).read_text()
+
+    @cached_property
+    def source_hash(self) -> str:
+        """First 12 hex digits of the source's SHA-256."""
+        return hashlib.sha256(self.source.encode()).hexdigest()[:12]
+
+    def matmul(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        max_programs: int | None = None,
+        strict_residency: bool = False,
+        **config: Any,
+    ) -> torch.Tensor:
+        """A (M, K) times B (K, N) into C (M, N), all of one dtype.
+
+        `config` takes the fields of `Config` (`programs`, `block`, `num_warps`, …); what is left out comes from the
+        card. `max_programs` caps the programs taken to be resident (other kernels hold part of the GPU).
+        Raises UnsupportedProblem, NotCoResident or NoDevice before anything is launched.
+        """
+        changes = {name: value for name, value in config.items() if value is not None}
+        prepared = prepare(
+            self,
+            a,
+            b,
+            out,
+            self.card.default.replace(**changes),
+            max_programs=max_programs,
+            strict_residency=strict_residency,
+        )
+        prepared.run()
+        return prepared.out
+
+
+@dataclass
+class Prepared:
+    """A launch that has passed every check. `run` may be called repeatedly, also inside a CUDA graph's capture."""
+
+    variant: Variant
+    a: torch.Tensor
+    b: torch.Tensor
+    out: torch.Tensor
+    schedule: Schedule
+    config: Config
+    relies_on_dispatch_order: bool = False
+    resident_programs: int | None = None
+
+    def run(self) -> None:
+        """Set the workspace on the current stream and launch."""
+        if not self.out.numel():
+            return
+        if not self.a.shape[1]:
+            self.out.zero_()
+            return
+        task = self.task(start=start_kernel)
+        if self.variant.card.zeroed_output and self.schedule.sk_tiles:
+            self.out.zero_()
+        with interpreter.serial_order(self.variant.card.waits_for if interpreter.interpreting() else "none"):
+            self.variant.launch(task)
+
+    def task(self, start: Callable[[KernelCall], Any] | None = None) -> Launch:
+        """A launch with workspace of its own; without `start` its kernels are recorded, not launched."""
+        return Launch(self.a, self.b, self.out, self.schedule, self.config, start=start, **self._workspace())
+
+    def record(self) -> list[KernelCall]:
+        """The kernel calls of this launch, none of them made."""
+        task = self.task()
+        self.variant.launch(task)
+        return task.calls
+
+    def _workspace(self) -> dict[str, torch.Tensor]:
+        device, wanted, schedule = self.a.device, self.variant.card.workspace, self.schedule
+        space = {}
+        if "locks" in wanted:
+            space["locks"] = torch.zeros(max(schedule.sk_tiles, 1), dtype=torch.int32, device=device)
+        if "flags" in wanted:
+            space["flags"] = torch.zeros(max(schedule.programs, 1), dtype=torch.int32, device=device)
+        if "partials" in wanted:
+            shape = (max(schedule.programs, 1), self.config.block[0] * self.config.block[1])
+            space["partials"] = torch.empty(shape, dtype=torch.float32, device=device)
+        return space
+
+
+def prepare(
+    variant: Variant,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None = None,
+    config: Config | None = None,
+    *,
+    max_programs: int | None = None,
+    strict_residency: bool = False,
+    guarded: bool = True,
+) -> Prepared:
+    """Check contract, plan and co-residency, and allocate C if `out` is None; nothing is launched.
+
+    `guarded=False` leaves out the guard on a program's tiles, for tests that show the defect behind it.
+    Raises UnsupportedProblem, NotCoResident, NoDevice, and Triton's OutOfResources for waiting variants.
+    """
+    card = variant.card
+    config = config or card.default
+    _check_config(variant, config)
+    a, b = _check_operands(variant, a, b, config)
+    out = _check_output(a, b, out)
+    schedule = plan(card, a.shape[0], b.shape[1], a.shape[1], config, sms(a.device))
+    if guarded:
+        _check_tile_changes(variant, schedule)
+    config = config.replace(programs=schedule.programs)
+    prepared = Prepared(variant, a, b, out, schedule, config)
+    if card.needs_co_residency and schedule.sk_tiles and schedule.max_peers > 1:
+        _check_co_residency(prepared, max_programs, strict_residency)
+    return prepared
+
+
+@lru_cache
+def _cuda_sms(index: int) -> int:
+    return torch.cuda.get_device_properties(index).multi_processor_count
+
+
+def sms(device: torch.device) -> int:
+    """SMs of the device; a stand-in where kernels are interpreted."""
+    return _cuda_sms(device.index or 0) if device.type == "cuda" else INTERPRETER_SMS
+
+
+def plan(card: Card, m: int, n: int, k: int, config: Config, sm_count: int) -> Schedule:
+    """The schedule of a problem; `config.programs` of None means one Stream-K program an SM."""
+    block_m, block_n, block_k = config.block
+    tiles_m, tiles_n, iters = cdiv(m, block_m), cdiv(n, block_n), cdiv(k, block_k)
+    if card.decomposition in ("data_parallel", "library") or not tiles_m * tiles_n * iters:
+        return decomposition.data_parallel(tiles_m, tiles_n, iters)
+    if card.decomposition == "split_k":
+        split = config.split or max(1, sm_count // (tiles_m * tiles_n))
+        return decomposition.split_k(tiles_m, tiles_n, iters, min(split, iters))
+    programs = sm_count if config.programs is None else config.programs
+    if card.decomposition == "optional_two_tile":
+        return decomposition.optional_two_tile(tiles_m, tiles_n, iters, programs, config.two_tiles)
+    return decomposition.always_two_tile(tiles_m, tiles_n, iters, programs)
+
+
+def _check_config(variant: Variant, config: Config) -> None:
+    card = variant.card
+    if config.order not in card.tile_orders:
+        raise UnsupportedProblem(f"{variant.name}: tile order {config.order!r}; it has {', '.join(card.tile_orders)}")
+    if not config.two_tiles and card.decomposition != "optional_two_tile":
+        raise UnsupportedProblem(f"{variant.name} is always two-tile; v08 can turn it off")
+    if config.split is not None and card.decomposition != "split_k":
+        raise UnsupportedProblem(f"{variant.name} takes no split; split_k does")
+    for name, size in zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), config.block, strict=True):
+        if size < 16 or size & (size - 1):
+            raise UnsupportedProblem(f"{name}={size}: a block is a power of two of at least 16")
+    if config.num_warps not in (1, 2, 4, 8, 16, 32):
+        raise UnsupportedProblem(f"num_warps={config.num_warps}: a power of two from 1 to 32")
+    if config.num_stages < 1:
+        raise UnsupportedProblem(f"num_stages={config.num_stages}: at least 1")
+    if config.programs is not None and not 0 <= config.programs < 2**16 * 4:
+        raise UnsupportedProblem(f"programs={config.programs}: from 0 (every tile data-parallel) to {2**18 - 1}")
+    if config.split is not None and config.split < 1:
+        raise UnsupportedProblem(f"split={config.split}: at least 1")
+
+
+def _check_operands(
+    variant: Variant, a: torch.Tensor, b: torch.Tensor, config: Config
+) -> tuple[torch.Tensor, torch.Tensor]:
+    contract = variant.card.contract
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise UnsupportedProblem(f"A {tuple(a.shape)} and B {tuple(b.shape)}: (M, K) and (K, N) are needed")
+    if a.device != b.device:
+        raise UnsupportedProblem(f"A is on {a.device}, B on {b.device}: both on one device")
+    if a.device.type != "cuda" and not interpreter.interpreting() and variant.card.decomposition != "library":
+        raise NoDevice("A and B are on the CPU: move them to a GPU, or set TRITON_INTERPRET=1 to interpret")
+    for name, x in (("A", a), ("B", b)):
+        if str(x.dtype).removeprefix("torch.") not in contract.dtypes or x.dtype != a.dtype:
+            raise UnsupportedProblem(f"{variant.name}: {name} is {x.dtype}; it takes {', '.join(contract.dtypes)} for both")
+        if sum((s - 1) * abs(t) for s, t in zip(x.shape, x.stride(), strict=True) if s) >= INT32_LIMIT:
+            raise UnsupportedProblem(f"{variant.name}: {name}'s offsets pass 2^31 elements, its kernels count in int32")
+    if a.shape[0] * b.shape[1] >= INT32_LIMIT:
+        raise UnsupportedProblem(f"{variant.name}: C's offsets pass 2^31 elements, its kernels count in int32")
+    if contract.divisible:
+        sizes = zip("MNK", (*a.shape[:1], b.shape[1], a.shape[1]), config.block, strict=True)
+        for name, size, block in sizes:
+            if size % block:
+                raise UnsupportedProblem(f"{variant.name}: {name}={size} is not a multiple of BLOCK_{name}={block}")
+    return _laid_out(variant, "A", a), _laid_out(variant, "B", b)
+
+
+def _laid_out(variant: Variant, name: str, x: torch.Tensor) -> torch.Tensor:
+    layouts = variant.card.contract.layouts
+    if layouts == "contiguous" and not x.is_contiguous():
+        raise UnsupportedProblem(f"{variant.name}: {name} has strides {x.stride()}; it takes contiguous inputs alone")
+    if layouts == "unit_stride" and (1 not in x.stride() or 0 in x.stride()):
+        return x.contiguous()
+    return x
+
+
+def _check_output(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    shape = (a.shape[0], b.shape[1])
+    if out is None:
+        return torch.empty(shape, dtype=a.dtype, device=a.device)
+    if tuple(out.shape) != shape or out.dtype != a.dtype or out.device != a.device:
+        raise UnsupportedProblem(f"out is {tuple(out.shape)} {out.dtype} on {out.device}; needed: {shape} {a.dtype}")
+    if sum((s - 1) * abs(t) for s, t in zip(out.shape, out.stride(), strict=True) if s) >= INT32_LIMIT:
+        raise UnsupportedProblem("out's offsets pass 2^31 elements, the kernels count in int32")
+    if out.numel() and any(s > 1 and t == 0 for s, t in zip(out.shape, out.stride(), strict=True)):
+        raise UnsupportedProblem(f"out has strides {out.stride()}: elements that share memory cannot be written")
+    return out
+
+
+def _check_tile_changes(variant: Variant, schedule: Schedule) -> None:
+    if not variant.card.contract.one_tile_change or not schedule.sk_tiles:
+        return
+    for program in range(schedule.programs):
+        if len(schedule.segments(program)) > 2:
+            raise UnsupportedProblem(
+                f"{variant.name}: program {program} spans three tiles, and its pointers are wrong from the third on; "
+                "choose more programs, or v04"
+            )
+
+
+def _check_co_residency(prepared: Prepared, max_programs: int | None, strict: bool) -> None:
+    """Raise NotCoResident when a tile has more peers than programs fit; with `strict`, when the grid has."""
+    schedule, name = prepared.schedule, prepared.variant.name
+    resident = resident_programs(prepared)
+    if max_programs is not None:
+        resident = max_programs if resident is None else min(resident, max_programs)
+    if resident is None:
+        return
+    prepared.resident_programs = resident
+    prepared.relies_on_dispatch_order = schedule.programs > resident
+    if schedule.max_peers > resident:
+        raise NotCoResident(
+            f"{name}: {schedule.max_peers} programs share a tile and wait for its last one, but {resident} programs are "
+            "resident at once: choose fewer programs"
+        )
+    if strict and prepared.relies_on_dispatch_order:
+        raise NotCoResident(
+            f"{name}: {schedule.programs} programs asked, {resident} are resident at once: "
+            "it ends only if programs are dispatched in ascending order, which strict_residency does not accept"
+        )
+
+
+def resident_programs(prepared: Prepared) -> int | None:
+    """Programs of the first kernel that the GPU holds at once; None where the interpreter runs them one by one."""
+    if prepared.a.device.type != "cuda":
+        return None
+    call = prepared.record()[0]
+    compiled = compiled_kernel(call)
+    limits = residency.device_limits(prepared.a.device)
+    shared, warps = compiled.metadata.shared, compiled.metadata.num_warps
+    per_sm = residency.programs_per_sm(limits, compiled.n_regs, shared, warps)
+    return per_sm * limits.sms
+
+
+def compiled_kernel(call: KernelCall) -> Any:
+    """Compile a call (or take it from the cache) and load it, so that registers and spills can be read."""
+    compiled = call.kernel.warmup(*call.args, grid=(call.programs,), **call.options)
+    compiled._init_handles()
+    return compiled
+
+
+def config_fields() -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(Config))
