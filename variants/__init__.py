@@ -1,0 +1,76 @@
+"""The zoo: the ordered registry of variants.
+
+>>> import variants
+>>> v = variants.get("v08")
+>>> c = v.matmul(a, b, programs=132, block=(128, 128, 32), num_warps=4, num_stages=4)
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from functools import lru_cache
+
+import torch
+
+from common.errors import UnknownVariant, nearest
+from common.launcher import Variant, sms
+
+_BASELINES = ("tile_order", "data_parallel", "split_k", "torch_matmul")
+
+
+@lru_cache
+def names() -> list[str]:
+    """The thread's iterations in the thread's order."""
+    return sorted(m.name for m in pkgutil.iter_modules(__path__) if re.match(r"v\d\d_", m.name))
+
+
+def baselines() -> list[str]:
+    """What the iterations are compared with."""
+    return list(_BASELINES)
+
+
+def all_names() -> list[str]:
+    """The thread's iterations, then the baselines."""
+    return names() + baselines()
+
+
+def resolve(name: str) -> str:
+    """The full name for a number (`v05`), a module's name, or any unambiguous part of one.
+
+    Raises UnknownVariant naming the candidates, or the nearest names when there is none.
+    """
+    wanted = name.lower()
+    if wanted in all_names():
+        return wanted
+    matches = [full for full in all_names() if full.split("_")[0] == wanted] or [
+        full for full in all_names() if wanted and wanted in full
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UnknownVariant(f"{name!r} may be any of {', '.join(matches)}")
+    raise UnknownVariant(f"no variant {name!r}; nearest: {nearest(wanted, all_names())}")
+
+
+@lru_cache
+def _load(full: str) -> Variant:
+    return Variant(full, importlib.import_module(f"variants.{full}"))
+
+
+def get(name: str) -> Variant:
+    """The variant with this name, number or unambiguous part of a name. Raises UnknownVariant."""
+    return _load(resolve(name))
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """A (M, K) times B (K, N), float16, by the faster of the zoo's two regimes.
+
+    The tile matmul where its tiles fill the GPU, v04's Stream-K split where they do not. Dimensions must be multiples
+    of 128, 128 and 32. Raises UnsupportedProblem before anything is launched.
+    """
+    tile_matmul = get("data_parallel")
+    block_m, block_n, _ = tile_matmul.card.default.block
+    tiles = (a.shape[0] // block_m) * (b.shape[-1] // block_n) if a.dim() == 2 and b.dim() == 2 else 0
+    return (tile_matmul if tiles >= sms(a.device) else get("v04")).matmul(a, b, out)
