@@ -14,7 +14,7 @@ from common.launcher import Launch
 CARD = Card(
     idea="the tile change leaves the loop: one call a segment, at most three segments a program",
     position="comment 5",
-    parent="v01",
+    parent="v03",
     decomposition="always_two_tile",
     fix_up="store by a program that did the whole tile, else atomic_add into zeroed C",
     kernels=("first_wave", "full_tiles"),
