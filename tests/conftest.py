@@ -1,0 +1,26 @@
+"""Where there is no GPU, kernels are interpreted and tests marked `gpu` are skipped, with a count."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    # The interpreter is chosen when a kernel is decorated, so before any variant is imported.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture
+def device() -> str:
+    """Where kernels run in this process."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))

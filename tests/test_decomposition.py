@@ -1,0 +1,122 @@
+"""The decompositions: every MAC iteration exactly once, even shares, at most three segments a program."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common import decomposition
+from common.decomposition import Schedule, always_two_tile, optional_two_tile, split_k, tile_coordinates
+
+sizes = st.integers(1, 24)
+settings.register_profile("zoo", deadline=None, max_examples=200)
+settings.load_profile("zoo")
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    shape = draw(sizes), draw(sizes), draw(st.integers(1, 40))
+    kind = draw(st.sampled_from(["always", "optional", "one_tile", "split"]))
+    programs = draw(st.integers(0, 300))
+    if kind == "always":
+        return always_two_tile(*shape, programs)
+    if kind == "split":
+        return split_k(*shape, draw(st.integers(1, shape[2])))
+    return optional_two_tile(*shape, programs, two_tiles=kind == "optional")
+
+
+@given(schedules())
+def test_every_iteration_of_every_tile_is_done_once(schedule: Schedule) -> None:
+    done = [
+        (segment.tile, iteration)
+        for segments in schedule.by_program()
+        for segment in segments
+        for iteration in range(segment.start, segment.stop)
+    ]
+    assert len(done) == len(set(done)) == schedule.tiles * schedule.iters_per_tile
+
+
+@given(schedules())
+def test_segments_of_a_program_are_contiguous_and_cover_its_share(schedule: Schedule) -> None:
+    for program in range(schedule.programs if schedule.sk_tiles else 0):
+        position, stop = schedule.share(program)
+        for segment in schedule.segments(program):
+            assert segment.tile * schedule.iters_per_tile + segment.start == position
+            position += len(segment)
+        assert position == stop
+
+
+@given(sizes, sizes, st.integers(1, 40), st.integers(1, 300), st.booleans())
+def test_shares_differ_by_one_iteration_and_span_at_most_two_tiles_of_work(
+    tiles_m: int, tiles_n: int, iters: int, programs: int, two_tiles: bool
+) -> None:
+    for schedule in (
+        always_two_tile(tiles_m, tiles_n, iters, programs),
+        optional_two_tile(tiles_m, tiles_n, iters, programs, two_tiles),
+    ):
+        if not schedule.sk_tiles:
+            continue
+        lengths = [stop - start for start, stop in map(schedule.share, range(programs))]
+        assert max(lengths) - min(lengths) <= 1
+        assert max(lengths) <= 2 * iters
+        assert max(len(schedule.segments(program)) for program in range(programs)) <= 3
+
+
+@given(schedules())
+def test_peers_are_the_programs_that_have_a_segment_of_the_tile(schedule: Schedule) -> None:
+    found: dict[int, list[int]] = {}
+    for program in range(schedule.programs if schedule.sk_tiles else 0):
+        for segment in schedule.segments(program):
+            found.setdefault(segment.tile, []).append(program)
+    for tile, programs in found.items():
+        assert list(schedule.peers(tile)) == programs
+    assert schedule.max_peers == max(map(len, found.values()), default=1)
+
+
+@given(sizes, sizes, st.integers(1, 8), st.integers(1, 300))
+def test_the_two_decompositions_differ_exactly_between_one_and_two_waves(
+    tiles_m: int, tiles_n: int, iters: int, programs: int
+) -> None:
+    tiles = tiles_m * tiles_n
+    first = always_two_tile(tiles_m, tiles_n, iters, programs)
+    second = optional_two_tile(tiles_m, tiles_n, iters, programs)
+    assert (first.sk_tiles != second.sk_tiles) == (programs <= tiles < 2 * programs)
+    off = optional_two_tile(tiles_m, tiles_n, iters, programs, two_tiles=False)
+    assert (first.sk_tiles != off.sk_tiles) == (tiles >= programs)
+
+
+def test_168_tiles_on_132_programs() -> None:
+    assert always_two_tile(12, 14, 188, 132).sk_tiles == 168
+    second = optional_two_tile(12, 14, 188, 132)
+    assert (second.sk_tiles, second.dp_tiles) == (36, 132)
+
+
+def test_programs_equal_to_tiles_is_the_tile_matmul_in_the_second() -> None:
+    assert optional_two_tile(4, 8, 512, 32).sk_tiles == 0
+    assert always_two_tile(4, 8, 512, 32).sk_tiles == 32
+
+
+def test_no_programs_makes_every_tile_data_parallel() -> None:
+    assert always_two_tile(3, 5, 7, 0).dp_tiles == optional_two_tile(3, 5, 7, 0).dp_tiles == 15
+
+
+@given(sizes, sizes, st.sampled_from([0, 1, 2, 8]))
+def test_each_order_visits_every_tile_once(tiles_m: int, tiles_n: int, group_m: int) -> None:
+    visited = {tile_coordinates(tile, tiles_m, tiles_n, group_m) for tile in range(tiles_m * tiles_n)}
+    assert visited == {(row, column) for row in range(tiles_m) for column in range(tiles_n)}
+
+
+def test_a_swizzled_group_goes_column_by_column_and_the_last_group_is_shorter() -> None:
+    order = [tile_coordinates(tile, 10, 3, decomposition.GROUP_M) for tile in range(30)]
+    assert order[:9] == [(row, 0) for row in range(8)] + [(0, 1)]
+    assert order[24:28] == [(8, 0), (9, 0), (8, 1), (9, 1)]
+
+
+@pytest.mark.parametrize("split", [1, 3, 7])
+def test_split_k_cuts_every_tile_alike(split: int) -> None:
+    schedule = split_k(2, 2, 7, split)
+    for tile in range(4):
+        cuts = [schedule.segments(tile * split + part)[0] for part in range(split)]
+        assert [cut.start for cut in cuts] == [cut.start for cut in map(lambda p: schedule.segments(p)[0], range(split))]
+        assert cuts[0].start == 0 and cuts[-1].stop == 7

@@ -1,0 +1,167 @@
+"""The launcher refuses what a kernel cannot do, before anything is launched or written."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import common.launcher
+import variants
+from common.errors import NotCoResident, UnsupportedProblem
+from common.launcher import prepare
+from common.problem import Problem, make_inputs
+from common.residency import Limits, programs_per_sm
+
+WAITING = [name for name in variants.names() if variants.get(name).card.needs_co_residency]
+
+
+@pytest.fixture
+def on_132_sms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common.launcher, "resident_programs", lambda prepared: 132)
+
+
+@pytest.mark.parametrize("name", WAITING)
+@pytest.mark.usefixtures("on_132_sms")
+def test_more_peers_than_resident_programs_is_refused(name: str, device: str) -> None:
+    a, b = make_inputs(Problem(128, 128, 32 * 1056), device=device)
+    config = variants.get(name).card.default.replace(block=(128, 128, 32), programs=1056)
+    with pytest.raises(NotCoResident, match="1056 programs share a tile.* 132 programs"):
+        prepare(variants.get(name), a, b, config=config)
+
+
+@pytest.mark.parametrize("name", WAITING)
+@pytest.mark.usefixtures("on_132_sms")
+def test_more_programs_than_resident_is_marked_and_refused_when_strict(name: str, device: str) -> None:
+    a, b = make_inputs(Problem(512, 512, 2048), device=device)
+    config = variants.get(name).card.default.replace(block=(64, 64, 64), programs=140)
+    assert prepare(variants.get(name), a, b, config=config).relies_on_dispatch_order
+    with pytest.raises(NotCoResident, match="140 programs asked, 132"):
+        prepare(variants.get(name), a, b, config=config, strict_residency=True)
+    config = config.replace(programs=130)
+    assert not prepare(variants.get(name), a, b, config=config, strict_residency=True).relies_on_dispatch_order
+
+
+@pytest.mark.usefixtures("on_132_sms")
+def test_max_programs_caps_what_is_resident(device: str) -> None:
+    a, b = make_inputs(Problem(64, 64, 1024), device=device)
+    config = variants.get("v06").card.default.replace(block=(64, 64, 64), programs=8)
+    assert prepare(variants.get("v06"), a, b, config=config, max_programs=8).resident_programs == 8
+    with pytest.raises(NotCoResident, match="8 programs share a tile.* 7 programs"):
+        prepare(variants.get("v06"), a, b, config=config, max_programs=7)
+
+
+@pytest.mark.usefixtures("on_132_sms")
+def test_v05_waits_for_a_running_program_and_is_never_refused(device: str) -> None:
+    a, b = make_inputs(Problem(64, 64, 64 * 300), device=device)
+    config = variants.get("v05").card.default.replace(block=(64, 64, 64), programs=300)
+    assert prepare(variants.get("v05"), a, b, config=config).schedule.max_peers == 300
+
+
+@pytest.mark.parametrize("name", variants.names())
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [((129, 127, 33), "M=129"), ((128, 127, 33), "N=127"), ((128, 128, 33), "K=33")],
+)
+def test_the_first_dimension_that_does_not_divide_is_named(
+    name: str, problem: tuple[int, int, int], message: str, device: str
+) -> None:
+    a, b = make_inputs(Problem(*problem), device=device)
+    out = torch.full((problem[0], problem[1]), float("nan"), dtype=torch.float16, device=device)
+    with pytest.raises(UnsupportedProblem, match=message):
+        variants.get(name).matmul(a, b, out, block=(64, 64, 64))
+    assert torch.isnan(out).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"block": (48, 64, 64)}, "BLOCK_M=48"),
+        ({"num_warps": 3}, "num_warps=3"),
+        ({"num_stages": 0}, "num_stages=0"),
+        ({"programs": -1}, "programs=-1"),
+        ({"order": "diagonal"}, "order 'diagonal'"),
+        ({"two_tiles": False}, "always two-tile"),
+        ({"split": 2}, "takes no split"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused(changes: dict, message: str, device: str) -> None:
+    a, b = make_inputs(Problem(64, 64, 64), device=device)
+    v = variants.get("v05")
+    with pytest.raises(UnsupportedProblem, match=message):
+        prepare(v, a, b, config=v.card.default.replace(**{"block": (64, 64, 64), **changes}))
+
+
+def test_operands_that_do_not_fit_are_refused(device: str) -> None:
+    v = variants.get("v04")
+    half = torch.ones(64, 64, dtype=torch.float16, device=device)
+    for a, b, message in [
+        (half, half[:32], "are needed"),
+        (half[0], half, "are needed"),
+        (half.float(), half.float(), "float32"),
+        (half, half.bfloat16(), "bfloat16"),
+    ]:
+        with pytest.raises(UnsupportedProblem, match=message):
+            v.matmul(a, b, block=(64, 64, 64))
+    with pytest.raises(UnsupportedProblem, match="out is"):
+        v.matmul(half, half, half.float(), block=(64, 64, 64))
+    with pytest.raises(UnsupportedProblem, match="share memory"):
+        v.matmul(half, half, half[:1].expand(64, 64), block=(64, 64, 64))
+
+
+def test_offsets_past_int32_are_refused() -> None:
+    a = torch.empty(2**17, 2**14, dtype=torch.float16, device="meta")
+    with pytest.raises(UnsupportedProblem, match="int32"):
+        common.launcher._check_operands(
+            variants.get("torch_matmul"), a, a.t(), variants.get("torch_matmul").card.default
+        )
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared", "warps", "fits"),
+    [
+        (255, 65536, 4, 2),  # 8 warps of 8,192 registers
+        (128, 0, 4, 4),
+        (32, 100_000, 4, 2),  # shared memory decides
+        (32, 0, 1, 32),  # blocks decide
+        (16, 0, 32, 2),  # threads decide
+        (64, 240_000, 4, 0),
+    ],
+)
+def test_programs_per_sm_of_an_h200(registers: int, shared: int, warps: int, fits: int) -> None:
+    assert programs_per_sm(Limits(sms=132), registers, shared, warps) == fits
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", WAITING)
+def test_the_largest_admitted_problem_runs_and_the_next_is_refused(name: str, device: str) -> None:
+    v = variants.get(name)
+    config = v.card.default.replace(block=(64, 64, 64), num_warps=4, full_tiles_warps=4)
+    a, b = make_inputs(Problem(64, 64, 64), device=device)
+    a, b = make_inputs(Problem(64, 64, 64 * 4096), values="integers", device=device)
+    probe = prepare(v, a, b, config=config.replace(programs=2))
+    resident = probe.resident_programs
+    prepared = prepare(v, a, b, config=config.replace(programs=resident))
+    prepared.run()
+    torch.cuda.synchronize()
+    assert torch.equal(prepared.out.double(), a.double() @ b.double())
+    with pytest.raises(NotCoResident):
+        prepare(v, a, b, config=config.replace(programs=resident + 1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [n for n in variants.all_names() if n != "torch_matmul"])
+def test_a_captured_graph_replays_right_with_changed_inputs(name: str, device: str) -> None:
+    v = variants.get(name)
+    problem = Problem(256, 384, 512)
+    a, b = make_inputs(problem, values="integers", device=device)
+    prepared = prepare(v, a, b, config=v.card.default.replace(block=(64, 64, 64), num_warps=4, num_stages=3))
+    prepared.run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        prepared.run()
+    for seed in range(100):
+        fresh_a, fresh_b = make_inputs(problem, seed, "integers", device)
+        a.copy_(fresh_a)
+        b.copy_(fresh_b)
+        graph.replay()
+        assert torch.equal(prepared.out.double(), a.double() @ b.double())
