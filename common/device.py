@@ -1,0 +1,95 @@
+"""What a measurement ran on: device, versions, clocks, power and throttle reasons."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from typing import Any
+
+import torch
+import triton
+
+try:
+    import pynvml
+except ImportError:
+    pynvml = None
+
+
+class Telemetry:
+    """Clock (MHz), power (W) and throttle reasons (NVML bit mask) of one GPU; nulls where NVML is missing."""
+
+    def __init__(self, uuid: str | None) -> None:
+        self._handle = None
+        if pynvml is None or uuid is None:
+            return
+        try:
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        except pynvml.NVMLError:
+            self._handle = None
+
+    def read(self) -> tuple[int | None, int | None, int | None]:
+        if self._handle is None:
+            return None, None, None
+        try:
+            clock = pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM)
+            power = pynvml.nvmlDeviceGetPowerUsage(self._handle) // 1000
+            reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
+        except pynvml.NVMLError:
+            return None, None, None
+        return clock, power, reasons
+
+    def driver(self) -> str | None:
+        return str(pynvml.nvmlSystemGetDriverVersion()) if self._handle is not None else None
+
+
+def identity() -> dict[str, Any]:
+    """Name, UUID, SMs, L2 bytes and memory of the current GPU; the processor's where kernels are interpreted."""
+    if not torch.cuda.is_available():
+        return {"name": "interpreter", "uuid": None, "machine": platform.machine()}
+    properties = torch.cuda.get_device_properties()
+    return {
+        "name": properties.name,
+        "uuid": f"GPU-{properties.uuid}",
+        "sms": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "memory_bytes": properties.total_memory,
+        "capability": f"{properties.major}.{properties.minor}",
+    }
+
+
+def versions() -> dict[str, Any]:
+    """Versions of everything that decides a speed, and cuBLAS's settings."""
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
+    if torch.cuda.is_available():
+        found |= {
+            "cuda": torch.version.cuda,
+            "cublas": _cublas_version(),
+            "ptxas": _ptxas_version(),
+            "driver": Telemetry(identity()["uuid"]).driver(),
+            "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", "default"),
+            "blas_library": str(torch.backends.cuda.preferred_blas_library()),
+            "fp16_reduced_precision_reduction": torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+        }
+    return found
+
+
+def _cublas_version() -> str | None:
+    from importlib import metadata
+
+    for name in ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _ptxas_version() -> str:
+    text = subprocess.run([triton.knobs.nvidia.ptxas.path, "--version"], capture_output=True, text=True, check=True)
+    return text.stdout.strip().splitlines()[-1]
