@@ -18,8 +18,18 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--gpu", action="store_true", help="never skip tests marked gpu: without a GPU they fail")
+
+
+def pytest_report_header() -> str:
     if torch.cuda.is_available():
+        return f"GPU: {torch.cuda.get_device_name()}"
+    return "GPU: none, kernels run in Triton's interpreter and tests marked gpu are skipped"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available() or config.getoption("--gpu"):
         return
     for item in items:
         if "gpu" in item.keywords:

@@ -1,0 +1,62 @@
+# The Stream-K zoo. Every target that needs the environment builds it first; nothing is built twice.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHONS := python3 python3.13 python3.12 python3.11
+EXPERIMENTS ?= headline thread_sampled log_sampled
+PYTEST_ARGS ?=
+
+# torch where there is no NVIDIA driver; with one, the current torch and the Triton that it brings.
+CPU_TORCH := torch==2.13.0
+CPU_TRITON := triton==3.9.0
+HAS_DRIVER = [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null || { ldconfig -p 2>/dev/null || true; } | grep -q 'libcuda\.so'
+
+.PHONY: help setup test lint figures measure table clean
+
+help:  ## print the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP)  ## make the environment in .venv (every other target does it too)
+
+test: $(STAMP)  ## run the tests; without a GPU kernels run in Triton's interpreter
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 $(PYTEST_ARGS)
+
+lint: $(STAMP)  ## check style and format with ruff
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+figures: $(STAMP)  ## draw every figure from the committed measurements
+	@$(BIN)/python -m figures
+
+measure: $(STAMP)  ## run the committed experiments on this machine's GPU; EXPERIMENTS="headline …" picks some
+	@$(HAS_DRIVER) || { echo 'make measure: no NVIDIA driver was found, and nothing but a GPU can be measured. "make figures" draws the committed measurements.' >&2; exit 2; }
+	@for name in $(EXPERIMENTS); do $(BIN)/python -m experiments run experiments/$$name.yaml --resume; done
+
+table: $(STAMP)  ## rewrite README.md's generated part from cards and committed measurements
+	@$(BIN)/python -m common.readme
+
+clean:  ## remove the environment and every cache
+	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Torch first and alone, so that nothing else decides which Triton comes; what it brought is then held fixed.
+$(STAMP): pyproject.toml
+	@python=; for candidate in $(PYTHON) $(PYTHONS); do \
+	  if $$candidate -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+	done; \
+	if [ -x $(BIN)/python ] && $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then :; \
+	elif [ -n "$$python" ]; then echo "making $(VENV) with $$($$python --version)"; $$python -m venv --clear $(VENV); \
+	else echo 'make: no Python 3.11 or later with the venv module was found (tried $(PYTHON) $(PYTHONS)): install one, or say make PYTHON=/path/to/python' >&2; exit 2; fi
+	@torch='$(CPU_TORCH)'; if $(HAS_DRIVER); then torch=torch; fi; \
+	  echo "installing $$torch"; $(BIN)/python -m pip install --quiet "$$torch"
+	@$(BIN)/python -m pip show --quiet triton 2>/dev/null || $(BIN)/python -m pip install --quiet '$(CPU_TRITON)'
+	@$(BIN)/python -m pip freeze | grep -E '^(torch|triton)==' >$(VENV)/constraints.txt; cat $(VENV)/constraints.txt
+	@if grep -qE '^triton==3\.6\.' $(VENV)/constraints.txt; then echo 'numpy<2.4' >>$(VENV)/constraints.txt; fi
+	@echo 'installing what pyproject.toml names'; $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[dev]'
+	@touch $@
