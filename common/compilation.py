@@ -65,9 +65,7 @@ class CompiledKernel:
 def target(architecture: str) -> GPUTarget:
     """Triton's target for `sm_90` and the like; UnsupportedProblem naming the known ones otherwise."""
     if architecture not in ARCHITECTURES:
-        raise UnsupportedProblem(
-            f"no architecture {architecture!r}; nearest: {nearest(architecture, ARCHITECTURES)}"
-        )
+        raise UnsupportedProblem(f"no architecture {architecture!r}; nearest: {nearest(architecture, ARCHITECTURES)}")
     return GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
 
 

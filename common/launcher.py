@@ -297,7 +297,9 @@ def _check_operands(
         raise NoDevice("A and B are on the CPU: move them to a GPU, or set TRITON_INTERPRET=1 to interpret")
     for name, x in (("A", a), ("B", b)):
         if str(x.dtype).removeprefix("torch.") not in contract.dtypes or x.dtype != a.dtype:
-            raise UnsupportedProblem(f"{variant.name}: {name} is {x.dtype}; it takes {', '.join(contract.dtypes)} for both")
+            raise UnsupportedProblem(
+                f"{variant.name}: {name} is {x.dtype}; it takes {', '.join(contract.dtypes)} for both"
+            )
         if sum((s - 1) * abs(t) for s, t in zip(x.shape, x.stride(), strict=True) if s) >= INT32_LIMIT:
             raise UnsupportedProblem(f"{variant.name}: {name}'s offsets pass 2^31 elements, its kernels count in int32")
     if a.shape[0] * b.shape[1] >= INT32_LIMIT:

@@ -118,5 +118,7 @@ def test_split_k_cuts_every_tile_alike(split: int) -> None:
     schedule = split_k(2, 2, 7, split)
     for tile in range(4):
         cuts = [schedule.segments(tile * split + part)[0] for part in range(split)]
-        assert [cut.start for cut in cuts] == [cut.start for cut in map(lambda p: schedule.segments(p)[0], range(split))]
+        assert [cut.start for cut in cuts] == [
+            cut.start for cut in map(lambda p: schedule.segments(p)[0], range(split))
+        ]
         assert cuts[0].start == 0 and cuts[-1].stop == 7

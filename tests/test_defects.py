@@ -28,7 +28,14 @@ def test_nan_spreads_to_the_next_tile(name: str, device: str) -> None:
     # 6 tiles on 4 programs: program 0 ends tile 0 and begins tile 1, of the same row and another column.
     a, b = make_inputs(Problem(64, 96, 128), device=device)
     b[:, 0] = torch.inf
-    prepared = prepare(v, a, b, config=v.card.default.replace(block=BLOCK, programs=4, order="linear" if "linear" in v.card.tile_orders else None))
+    prepared = prepare(
+        v,
+        a,
+        b,
+        config=v.card.default.replace(
+            block=BLOCK, programs=4, order="linear" if "linear" in v.card.tile_orders else None
+        ),
+    )
     prepared.run()
     spread = bool((~torch.isfinite(prepared.out[:, 1:])).any())
     assert spread == (name in with_defect("nan_spread"))

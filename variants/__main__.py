@@ -18,7 +18,7 @@ from rich.table import Table
 import variants
 from common import interpreter
 from common.card import Config
-from common.compilation import ARCHITECTURES, compile_variant, target
+from common.compilation import compile_variant, target
 from common.errors import InvalidExperiment, NoDevice, NotCoResident, UnknownVariant, UnsupportedProblem
 from common.launcher import Prepared, Variant, compiled_kernel, prepare
 from common.problem import Problem, make_inputs
@@ -51,7 +51,9 @@ def show(name: Name, as_json: Json = False) -> None:
     """Show a variant's card and its source."""
     v = variants.get(name)
     if as_json:
-        print(json.dumps({"name": v.name, "source_hash": v.source_hash, **v.card.as_dict(), "source": v.source}, indent=1))
+        print(
+            json.dumps({"name": v.name, "source_hash": v.source_hash, **v.card.as_dict(), "source": v.source}, indent=1)
+        )
         return
     print(v.source)
 
@@ -170,7 +172,16 @@ def compile_command(
         print(json.dumps(rows, indent=1))
         return
     table = Table(box=box.SIMPLE)
-    for column in ("variant", "kernel", "arch", "config", "registers", "local bytes", "n_spills (bytes / 4)", "shared bytes"):
+    for column in (
+        "variant",
+        "kernel",
+        "arch",
+        "config",
+        "registers",
+        "local bytes",
+        "n_spills (bytes / 4)",
+        "shared bytes",
+    ):
         table.add_column(column, justify="right" if "bytes" in column or column == "registers" else "left")
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))

@@ -1,0 +1,1 @@
+"""What is measured, by data: YAML experiments, the runner and the committed results."""
