@@ -1,0 +1,6 @@
+"""The pictures: one small module a figure. They read committed results alone and never measure.
+
+Each module has `draw(results) -> Figure`, which raises `MissingRun` where an experiment has no finished run.
+"""
+
+NAMES = ("schedule", "schedule_real", "speedup", "intensity", "roofline", "headline")

@@ -1,0 +1,175 @@
+"""Figures from made-up runs: they leave wrong results out, say so, and give the same bytes twice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+from common.decomposition import Schedule
+from common.errors import nearest
+from figures import NAMES, schedule, source, speedup
+from figures.__main__ import HERE, RESULTS, render
+from figures.source import MissingRun
+
+ROOT = Path(__file__).parent.parent
+MEASURED = {
+    "speedup": source.POPULATIONS,
+    "intensity": source.POPULATIONS,
+    "roofline": source.POPULATIONS,
+    "headline": ("headline",),
+}
+VARIANTS = (
+    "empty",
+    "torch_matmul",
+    "torch_matmul",
+    "data_parallel",
+    "v05_cas_lock",
+    "v08_while_loop",
+    "v08_while_loop P=2*sms",
+)
+
+
+def candidate(label: str, number: int) -> dict[str, object]:
+    """One entry of a header's list; the second cuBLAS gets a label of its own."""
+    variant = label.split(" ")[0]
+    return {"label": f"{label} #2" if label == "torch_matmul" and number == 2 else label, "variant": variant}
+
+
+def write_run(folder: Path, experiment: str, count: int = 30, finished: bool = True) -> Path:
+    """A run of `count` shapes; the last candidate is wrong on the first shape and absurdly fast there."""
+    generator = random.Random(experiment)
+    header = {
+        "run": f"{experiment}-20300101-000000",
+        "experiment": experiment,
+        "dtype": "float16",
+        "rounds": 9,
+        "device": {"name": "NVIDIA H200", "sms": 132},
+        "versions": {"torch": "2.13.0", "triton": "3.9.0"},
+        "candidates": [candidate(label, number) for number, label in enumerate(VARIANTS)],
+    }
+    lines = [header]
+    for number in range(count):
+        shape = [256 * generator.randint(1, 32) for _ in range(3)]
+        base = 4 + 2 * shape[0] * shape[1] * shape[2] / 6e8
+        for position, label in enumerate(VARIANTS):
+            slower = 1.0 if "torch" in label else 1 + generator.random()
+            median = 3.0 if label == "empty" else base * slower
+            wrong = number == 0 and position == len(VARIANTS) - 1
+            samples = [median * (1 + 0.01 * generator.random()) for _ in range(9)]
+            if wrong:
+                samples = [base / 1e6] * 9
+            lines.append({"p": shape, "c": position, "s": "incorrect" if wrong else "ok", "us": samples, "e": 1e-4})
+    if finished:
+        lines.append({"finished": {"ms_per_candidate_and_shape": 1.5}})
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{header['run']}.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A folder with one finished run of each experiment that a figure shows."""
+    folder = tmp_path / "results"
+    for experiment in (*source.POPULATIONS, "headline"):
+        write_run(folder, experiment)
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_results_give_the_same_bytes(name: str, results: Path, tmp_path: Path) -> None:
+    first, second = (render(name, results, tmp_path / folder) for folder in ("first", "second"))
+    assert [path.suffix for path in first] == [".svg", ".png"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert b"<dc:date>" not in first[0].read_bytes()
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_run_ids_stand_in_the_picture(name: str, results: Path, tmp_path: Path) -> None:
+    text = render(name, results, tmp_path)[0].read_text()
+    for experiment in MEASURED[name]:
+        assert f"{experiment}-20300101-000000" in text
+
+
+def test_a_wrong_result_has_no_speed_and_is_counted(results: Path, tmp_path: Path) -> None:
+    run = source.require(results, "log_sampled")
+    wrong = VARIANTS[-1]
+    assert source.left_out(run, wrong) == {"incorrect": 1}
+    assert len(run.speedups(wrong)) == len(run.speedups(VARIANTS[-2])) - 1
+    assert speedup.limits_of([run])[1] < 10
+    assert "1 incorrect" in render("speedup", results, tmp_path)[0].read_text()
+
+
+def test_a_wrong_result_on_a_headline_problem_is_a_word(results: Path, tmp_path: Path) -> None:
+    assert "incorrect" in render("headline", results, tmp_path)[0].read_text()
+
+
+def test_the_thread_averages_belong_to_its_own_population_alone(results: Path) -> None:
+    runs = source.populations(results)
+    drawn = {}
+    for name, run in runs.items():
+        _, axes = plt.subplots()
+        speedup.panel(axes, name, run, source.labels(run), (0.1, 2))
+        drawn[name] = sorted(line.get_xdata()[0] for line in axes.lines if line.get_marker() == "v")
+        plt.close()
+    assert drawn == {"thread_sampled": [0.962, 1.052, 1.063], "log_sampled": []}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_an_unfinished_run_is_no_result(name: str, tmp_path: Path) -> None:
+    for experiment in MEASURED[name]:
+        write_run(tmp_path, experiment, count=2, finished=False)
+    with pytest.raises(MissingRun, match="no finished run"):
+        render(name, tmp_path, tmp_path)
+
+
+def test_the_paper_example() -> None:
+    placed = {name: schedule.place(s, 4) for name, s in schedule.example().items()}
+    assert [schedule.makespan(p) for p in placed.values()] == [96, 80, 72, 72]
+    assert [round(schedule.utilisation(p, 4), 2) for p in placed.values()] == [0.75, 0.9, 1.0, 1.0]
+
+
+def test_a_processor_does_one_thing_at_a_time() -> None:
+    placed = schedule.place(Schedule(3, 5, 7, 4, 7), 4)
+    for processor in range(4):
+        mine = sorted((p.begin, p.begin + len(p.segment)) for p in placed if p.processor == processor)
+        assert all(stop <= begin for (_, stop), (begin, _) in itertools.pairwise(mine))
+    assert sum(len(p.segment) for p in placed) == 3 * 5 * 7
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "figures", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_without_results_a_figure_is_left_out_with_a_line(tmp_path: Path) -> None:
+    done = command("headline", "schedule", "--results", str(tmp_path), "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "headline: not drawn" in done.stdout and "experiments/headline.yaml" in done.stdout
+    assert (tmp_path / "schedule.svg").exists() and not (tmp_path / "headline.svg").exists()
+
+
+def test_an_unknown_figure_is_refused_with_the_nearest() -> None:
+    done = command("speedups")
+    assert done.returncode == 2
+    assert nearest("speedups", NAMES) in done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_committed_picture_shows_the_newest_run(name: str) -> None:
+    from common.rows import newest_run
+
+    runs = [run for experiment in MEASURED.get(name, ()) if (run := newest_run(RESULTS, experiment))]
+    picture = HERE / f"{name}.svg"
+    if name in MEASURED and not runs:
+        assert not picture.exists(), f"{picture.name} has no measurement behind it"
+        return
+    text = picture.read_text()
+    assert [run.id for run in runs if run.id not in text] == [], f"{picture.name} is stale: make figures"
+    assert picture.with_suffix(".png").exists()
