@@ -1,4 +1,4 @@
-"""What a variant says about itself as data. Lists, guards, the explorer, tests and figures read it; nothing is written twice."""
+"""What a variant says about itself as data; lists, guards, tests and figures read it, nothing is written twice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Work decompositions as pure functions: which program does which MAC iterations of which tile.
 
 Launchers, guards, tests and pictures all read the same `Schedule`, so what is drawn is what is launched.
-Source: Osama et al., PPoPP 2023 (arXiv 2301.03598), sections 4 and 5; triton-lang/triton#1393, opening post and comment 9.
+Source: Osama et al., PPoPP 2023 (arXiv 2301.03598), sections 4 and 5; triton-lang/triton#1393, opening post and
+comment 9.
 """
 
 from __future__ import annotations

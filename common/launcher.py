@@ -357,8 +357,8 @@ def _check_co_residency(prepared: Prepared, max_programs: int | None, strict: bo
     prepared.relies_on_dispatch_order = schedule.programs > resident
     if schedule.max_peers > resident:
         raise NotCoResident(
-            f"{name}: {schedule.max_peers} programs share a tile and wait for its last one, but {resident} programs are "
-            "resident at once: choose fewer programs"
+            f"{name}: {schedule.max_peers} programs share a tile and wait for its last one, but {resident} programs "
+            "are resident at once: choose fewer programs"
         )
     if strict and prepared.relies_on_dispatch_order:
         raise NotCoResident(

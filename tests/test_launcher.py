@@ -25,7 +25,7 @@ def on_132_sms(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_more_peers_than_resident_programs_is_refused(name: str, device: str) -> None:
     a, b = make_inputs(Problem(128, 128, 32 * 1056), device=device)
     config = variants.get(name).card.default.replace(block=(128, 128, 32), programs=1056)
-    with pytest.raises(NotCoResident, match="1056 programs share a tile.* 132 programs"):
+    with pytest.raises(NotCoResident, match=r"1056 programs share a tile.* 132 programs"):
         prepare(variants.get(name), a, b, config=config)
 
 
@@ -46,7 +46,7 @@ def test_max_programs_caps_what_is_resident(device: str) -> None:
     a, b = make_inputs(Problem(64, 64, 1024), device=device)
     config = variants.get("v06").card.default.replace(block=(64, 64, 64), programs=8)
     assert prepare(variants.get("v06"), a, b, config=config, max_programs=8).resident_programs == 8
-    with pytest.raises(NotCoResident, match="8 programs share a tile.* 7 programs"):
+    with pytest.raises(NotCoResident, match=r"8 programs share a tile.* 7 programs"):
         prepare(variants.get("v06"), a, b, config=config, max_programs=7)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -127,7 +129,7 @@ def test_names_are_in_the_threads_order_and_cards_are_full() -> None:
         assert card.parent is None or variants.resolve(card.parent)
         for defect in card.defects:
             path, test = defect.test.split("::")
-            assert f"def {test}(" in open(path).read()
+            assert f"def {test}(" in Path(path).read_text()
 
 
 @pytest.mark.parametrize("name", ["v05", "v05_cas_lock", "cas", "V05"])
