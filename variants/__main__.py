@@ -25,7 +25,7 @@ from common.problem import Problem, make_inputs
 from common.reference import reference
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 150)
 
 Name = Annotated[str, typer.Argument(help="a number (v05), a module's name, or any unambiguous part of one")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
