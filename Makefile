@@ -11,6 +11,7 @@ STAMP := $(VENV)/.installed
 PYTHONS := python3 python3.13 python3.12 python3.11
 EXPERIMENTS ?= headline thread_sampled log_sampled
 PYTEST_ARGS ?=
+MEASURE_ARGS ?=
 
 # torch where there is no NVIDIA driver; with one, the current torch and the Triton that it brings.
 CPU_TORCH := torch==2.13.0
@@ -36,10 +37,10 @@ figures: $(STAMP)  ## draw every figure from the committed measurements
 
 measure: $(STAMP)  ## run the committed experiments on this machine's GPU; EXPERIMENTS="headline …" picks some
 	@$(HAS_DRIVER) || { echo 'make measure: no NVIDIA driver was found, and nothing but a GPU can be measured. "make figures" draws the committed measurements.' >&2; exit 2; }
-	@for name in $(EXPERIMENTS); do $(BIN)/python -m experiments run experiments/$$name.yaml --resume; done
+	@for name in $(EXPERIMENTS); do $(BIN)/python -m experiments run experiments/$$name.yaml $(MEASURE_ARGS); done
 
 table: $(STAMP)  ## rewrite README.md's generated part from cards and committed measurements
-	@$(BIN)/python -m common.readme
+	@$(BIN)/python -m figures.readme
 
 clean:  ## remove the environment and every cache
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build *.egg-info

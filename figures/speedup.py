@@ -18,7 +18,7 @@ from common.rows import Run, bootstrap_interval, geometric_mean
 from figures import source
 
 AVERAGE = style.PALETTE[3]
-TICKS = (0.03, 0.06, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16)
+TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
 def noise(run: Run) -> tuple[float, float, float] | None:
@@ -38,7 +38,7 @@ def summary(run: Run, label: str) -> str:
     if not values:
         return f"no result: {missing}"
     low, high = bootstrap_interval(values)
-    return f"{geometric_mean(values):.3f} [{low:.3f}, {high:.3f}]" + (f"  −{missing}" if missing else "")
+    return f"{geometric_mean(values):.3f} [{low:.3f}, {high:.3f}]" + (f"\n−{missing}" if missing else "")
 
 
 def log_ticks(axes: Axes, which: str, limits: tuple[float, float]) -> None:
@@ -88,7 +88,15 @@ def panel(axes: Axes, name: str, run: Run, labels: list[str], limits: tuple[floa
                 axes.plot(average.speedup, row - 0.36, "v", color=AVERAGE, mec="white", mew=0.6, ms=8, zorder=5)
     for row, label in enumerate(labels):
         if source.has(run, label):
-            axes.text(1.015, row, summary(run, label), transform=axes.get_yaxis_transform(), va="center", fontsize=7)
+            axes.text(
+                1.015,
+                row,
+                summary(run, label),
+                transform=axes.get_yaxis_transform(),
+                va="center",
+                fontsize=6.5,
+                linespacing=1.25,
+            )
     log_ticks(axes, "x", limits)
     axes.set(xlabel="speed-up over cuBLAS (logarithmic)", ylabel="", ylim=(len(labels) - 0.4, -0.7))
     axes.grid(axis="x")
@@ -111,6 +119,7 @@ def draw(results: Path) -> Figure:
     limits = limits_of(list(runs.values()))
     for axes, (name, run) in zip(grid[0], runs.items(), strict=True):
         panel(axes, name, run, labels, limits)
+        axes.tick_params(axis="y", length=0)
     grid[0][0].set_yticks(range(len(labels)), labels)
     figure.suptitle("Speed-up over cuBLAS, by candidate in the thread's order", x=0.01, ha="left", fontweight="bold")
     _legend(figure, height)
