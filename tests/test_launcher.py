@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 import common.launcher
 import variants
@@ -165,3 +166,13 @@ def test_a_captured_graph_replays_right_with_changed_inputs(name: str, device: s
         b.copy_(fresh_b)
         graph.replay()
         assert torch.equal(prepared.out.double(), a.double() @ b.double())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["data_parallel", "v06", "v08"])
+def test_a_config_that_needs_too_much_shared_memory_names_both_numbers(name: str, device: str) -> None:
+    v = variants.get(name)
+    a, b = make_inputs(Problem(512, 512, 4096), device=device)
+    config = v.card.default.replace(block=(256, 256, 128), num_warps=8, num_stages=8)
+    with pytest.raises(OutOfResources, match=r"Required: \d+, Hardware limit: \d+"):
+        prepare(v, a, b, config=config).run()
