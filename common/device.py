@@ -27,20 +27,26 @@ class Telemetry:
             pynvml.nvmlInit()
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         except pynvml.NVMLError:
-            self._handle = None
+            self._handle = None  # MIG slices and containers without NVML: measured all the same
 
     def read(self) -> tuple[int | None, int | None, int | None]:
+        """SM clock, power and throttle reasons now; each is None where the driver does not tell it."""
+        return (
+            self._ask("nvmlDeviceGetClockInfo", pynvml and pynvml.NVML_CLOCK_SM),
+            self._ask("nvmlDeviceGetPowerUsage", scale=1000),
+            self._ask("nvmlDeviceGetCurrentClocksEventReasons"),
+        )
+
+    def _ask(self, function: str, *args: object, scale: int = 1) -> int | None:
         if self._handle is None:
-            return None, None, None
+            return None
         try:
-            clock = pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM)
-            power = pynvml.nvmlDeviceGetPowerUsage(self._handle) // 1000
-            reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
-        except pynvml.NVMLError:
-            return None, None, None
-        return clock, power, reasons
+            return int(getattr(pynvml, function)(self._handle, *args)) // scale
+        except (pynvml.NVMLError, AttributeError):
+            return None
 
     def driver(self) -> str | None:
+        """The driver's version."""
         return str(pynvml.nvmlSystemGetDriverVersion()) if self._handle is not None else None
 
 
@@ -90,6 +96,9 @@ def _cublas_version() -> str | None:
     return None
 
 
-def _ptxas_version() -> str:
-    text = subprocess.run([triton.knobs.nvidia.ptxas.path, "--version"], capture_output=True, text=True, check=True)
+def _ptxas_version() -> str | None:
+    try:
+        text = subprocess.run([triton.knobs.nvidia.ptxas.path, "--version"], capture_output=True, text=True, check=True)
+    except (OSError, AttributeError, RuntimeError, subprocess.CalledProcessError):
+        return None
     return text.stdout.strip().splitlines()[-1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 import os
 import warnings
 from collections.abc import Iterable
@@ -32,9 +33,17 @@ STATUSES = (
 )
 
 
+MOST_BYTES = 300
+"""No row is longer, its newline included."""
+
+
 @dataclass(frozen=True)
 class Row:
-    """One measurement. `samples`: microseconds of device time, empty unless the status is `ok`."""
+    """One measurement. `samples`: microseconds of device time, empty unless the status is `ok`.
+
+    `error`: relative to the reference's magnitude, None if nothing was computed. `clocks` (MHz), `watts` and `throttle`
+    (NVML's bit mask of reasons): before and after the problem, empty where they are unknown.
+    """
 
     problem: Problem
     candidate: int
@@ -43,6 +52,9 @@ class Row:
     error: float | None = None
     relies_on_dispatch_order: bool = False
     note: str = ""
+    clocks: tuple[int, ...] = ()
+    watts: tuple[int, ...] = ()
+    throttle: tuple[int, ...] = ()
 
     @property
     def median(self) -> float:
@@ -97,49 +109,75 @@ class Run:
         return {status: found.count(status) for status in STATUSES if status in found}
 
 
-def encode(row: Row, extra: dict[str, Any] | None = None) -> str:
-    """A row as one line of at most 300 bytes; `extra` holds clocks, power and throttle reasons."""
+def encode(row: Row) -> str:
+    """A row as one line of at most 300 bytes with its newline."""
     record: dict[str, Any] = {"p": row.problem, "c": row.candidate, "s": row.status}
     if row.samples:
-        record["us"] = [round(sample, 2) for sample in row.samples]
+        record["us"] = [_rounded(sample) for sample in row.samples]
     if row.error is not None:
-        record["e"] = float(f"{row.error:.3g}") if np.isfinite(row.error) else None
+        record["e"] = float(f"{row.error:.3g}") if math.isfinite(row.error) else str(row.error)
     if row.relies_on_dispatch_order:
         record["d"] = 1
+    record |= {name: value for name, value in (("clk", row.clocks), ("w", row.watts), ("thr", row.throttle)) if value}
+    line = json.dumps(record, separators=(",", ":"), allow_nan=False)
     if row.note:
-        record["note"] = row.note[:120]
-    return json.dumps(record | (extra or {}), separators=(",", ":"), allow_nan=False)
+        note = row.note.encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")
+        note = "".join(c for c in note if c.isprintable())[: MOST_BYTES - len(line) - len(',"note":""\n')]
+        line = json.dumps(record | {"note": note}, separators=(",", ":"), allow_nan=False)
+    return line
+
+
+def _rounded(microseconds: float) -> float:
+    """To 0.01, from 1,000 on to five digits, which is finer than any two samples agree."""
+    if microseconds >= 10_000:
+        return int(float(f"{microseconds:.5g}"))
+    return round(microseconds, 1 if microseconds >= 1000 else 2)
 
 
 def decode(record: dict[str, Any]) -> Row:
-    return Row(
-        tuple(record["p"]),
-        record["c"],
-        record["s"],
-        tuple(record.get("us", ())),
-        record.get("e"),
-        bool(record.get("d")),
-        record.get("note", ""),
-    )
+    """The row that `encode` wrote, once read as JSON. Raises ValueError where it is none."""
+    try:
+        m, n, k = record["p"]
+        row = Row(
+            (int(m), int(n), int(k)),
+            int(record["c"]),
+            str(record["s"]),
+            tuple(float(sample) for sample in record.get("us", ())),
+            None if record.get("e") is None else float(record["e"]),
+            bool(record.get("d")),
+            str(record.get("note", "")),
+            *(tuple(int(value) for value in record.get(name, ())) for name in ("clk", "w", "thr")),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a row: {str(record)[:80]}") from error
+    if row.status not in STATUSES:
+        raise ValueError(f"{row.status!r} is no status: {', '.join(STATUSES)}")
+    return row
 
 
 def read_run(path: Path) -> Run:
-    """Read a run, compressed or not. A half-written last line is left out with a warning; ValueError without a header."""
-    opened = lzma.open(path, "rt") if path.suffix == ".xz" else path.open()
-    with opened as file:
-        lines = file.read().splitlines(keepends=True)
+    """Read a run, compressed or not; a half-written last line is left out with a warning.
+
+    Raises ValueError where the first line is no header or a later one no row.
+    """
+    data = path.read_bytes()
+    text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode(errors="replace")
+    lines = text.splitlines(keepends=True)
     if lines and not _whole(lines[-1]):
         warnings.warn(f"{path}: the last line is half-written and left out", stacklevel=2)
         lines.pop()
     records = [json.loads(line) for line in lines]
-    if not records or "run" not in records[0]:
+    if not records or not isinstance(records[0], dict) or "run" not in records[0]:
         raise ValueError(f"{path} is not a run: its first line is no header")
     run = Run(path, records[0])
-    for record in records[1:]:
+    for number, record in enumerate(records[1:], 2):
         if "finished" in record:
             run.finished = record["finished"]
-        else:
+            continue
+        try:
             run.rows.append(decode(record))
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {error}") from None
     return run
 
 
@@ -180,15 +218,20 @@ def runs(results: Path, experiment: str) -> list[Path]:
 
 
 def newest_run(results: Path, experiment: str) -> Run | None:
-    """The newest finished run of an experiment, or None."""
+    """The newest finished run of a whole experiment, or None: no dry run, and none with a limit on its problems."""
     for path in reversed(runs(results, experiment)):
-        run = read_run(path)
-        if run.finished:
+        try:
+            run = read_run(path)
+        except ValueError as error:
+            warnings.warn(str(error), stacklevel=2)
+            continue
+        if run.finished and not run.header.get("limit") and not run.header.get("dry_run"):
             return run
     return None
 
 
 def geometric_mean(values: Iterable[float]) -> float:
+    """The mean for ratios: a speed-up of 2 and one of 1/2 make 1."""
     return float(stats.gmean(list(values)))
 
 

@@ -6,13 +6,17 @@ import json
 import os
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from common import rows
 from common.errors import InvalidExperiment, NoDevice
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
@@ -23,7 +27,6 @@ RESULTS = HERE / "results"
 @app.command("list")
 def list_experiments(as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False) -> None:
     """List the experiments with their question, problems, candidates and the newest finished run."""
-    from common import rows
     from experiments.spec import load
 
     found = []
@@ -50,46 +53,84 @@ def list_experiments(as_json: Annotated[bool, typer.Option("--json", help="print
 @app.command()
 def run(
     file: Annotated[Path, typer.Argument(help="an experiment, for example experiments/headline.yaml")],
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the newest run of this experiment")] = False,
-    limit: Annotated[int | None, typer.Option(help="only the first LIMIT problems")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with a run that was stopped, if there is one")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="only the first LIMIT problems")] = None,
     out: Annotated[Path, typer.Option(help="where results go")] = RESULTS,
     device: Annotated[
         Literal["cuda", "interpreter"], typer.Option(help="interpreter: check correctness on the CPU, no speeds")
     ] = "cuda",
-    as_json: Annotated[bool, typer.Option("--json", help="print the finished run's file as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Measure an experiment. Rows are appended as they are measured; a killed run goes on with --resume."""
-    if device == "interpreter":
-        os.environ["TRITON_INTERPRET"] = "1"
-    else:
-        _require_gpu()
-    from experiments.runner import Sweep
+    # The worker inherits it; a process either interprets or compiles.
+    os.environ["TRITON_INTERPRET"] = "1" if device == "interpreter" else "0"
+    from experiments.runner import NoWorker, Sweep
     from experiments.spec import load
 
     experiment = load(file)
+    if device == "cuda":
+        _require_gpu()
+    with _shown(experiment.name) as on_progress:
+        sweep = Sweep(
+            experiment, out, resume, limit, on_progress, lambda text: print(text, file=sys.stderr, flush=True)
+        )
+        try:
+            path = sweep.run()
+        except KeyboardInterrupt:
+            print("interrupted: --resume goes on where it stopped", file=sys.stderr)
+            raise typer.Exit(130) from None
+        except NoWorker as error:
+            print(f"NoWorker: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+    finished = rows.read_run(path)
+    print(json.dumps(_summary(finished)) if as_json else _told(finished))
+
+
+@contextmanager
+def _shown(name: str) -> Iterator[Callable[[int, int, object], None]]:
+    """A bar with the time left on a terminal, else a line every ten seconds at most."""
     console = Console(stderr=True)
-    progress = Progress(
-        TextColumn(experiment.name),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    with progress:
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    began = last = time.monotonic()
+
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=None)
-        last = [time.monotonic()]
 
         def on_progress(done: int, total: int, problem: object) -> None:
+            nonlocal last
             progress.update(bar, completed=done, total=total)
-            if not console.is_terminal and (done == total or time.monotonic() - last[0] > 15):
-                last[0] = time.monotonic()
-                print(f"{experiment.name}: {done}/{total} (last {problem})", file=sys.stderr, flush=True)
+            now = time.monotonic()
+            if not console.is_terminal and (done == total or now - last >= 10):
+                last, left = now, (now - began) / done * (total - done)
+                print(f"{name}: {done}/{total}, {left:.0f} s left (last {problem})", file=sys.stderr, flush=True)
 
-        sweep = Sweep(experiment, out, resume, limit, on_progress, lambda text: print(text, file=sys.stderr))
-        finished = sweep.run()
-    print(json.dumps({"run": str(finished)}) if as_json else finished)
+        yield on_progress
+
+
+def _summary(finished: rows.Run) -> dict[str, Any]:
+    counted = {label: finished.counts(label) for label in (c["label"] for c in finished.candidates)}
+    return {"run": str(finished.path), "statuses": counted, **(finished.finished or {})}
+
+
+def _told(finished: rows.Run) -> str:
+    """The file, rows by status, the harness' floor and cost, and how far cuBLAS differs from itself."""
+    facts, lines = finished.finished or {}, [str(finished.path)]
+    statuses = Counter(row.status for row in finished.rows)
+    lines.append(f"rows: {', '.join(f'{count} {status}' for status, count in statuses.most_common())}")
+    if finished.header.get("dry_run"):
+        return "\n".join([*lines, "a dry run: results were checked in the interpreter, nothing was timed"])
+    if "empty_us" in facts:
+        lines.append(f"empty kernel: {facts['empty_us']} us")
+    if "ms_per_candidate_and_shape" in facts:
+        lines.append(f"harness: {facts['ms_per_candidate_and_shape']} ms a candidate and shape")
+    if "cublas_to_itself" in facts:
+        low, high = facts["cublas_to_itself_95"]
+        lines.append(f"cuBLAS to itself: {facts['cublas_to_itself']} (95 % of the problems in {low} to {high})")
+    if facts.get("retaken"):
+        lines.append(f"samples taken again because the host was late: {facts['retaken']}")
+    return "\n".join(lines)
 
 
 def _require_gpu() -> None:

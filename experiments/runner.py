@@ -3,80 +3,111 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
 import multiprocessing
 import os
+import statistics
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 import variants
 from common import rows
 from common.errors import InvalidExperiment
+from common.launcher import Variant
 from common.problem import Problem
-from common.rows import Row
-from experiments.spec import EMPTY, Candidate, Experiment
-from experiments.worker import Job, serve
+from common.rows import Row, Run
+from experiments.plan import EMPTY, Candidate
+from experiments.spec import Experiment
+from experiments.worker import NOBODY, Job, serve
 
 STARTUP_S = 180.0
 """Seconds that a worker may take to import, find its device and say so."""
+LOOK_S = 0.25
+"""Seconds between two looks at whether a silent worker still makes steps."""
+Done = set[tuple[rows.Problem, int]]
 
 
 class WorkerLost(RuntimeError):
-    """The worker gave no sign of life in time ("timeout") or died ("crashed") at a candidate."""
+    """The worker made no step in time ("timeout") or ended ("crashed"), at a candidate or (NOBODY) between them."""
 
-    def __init__(self, status: str, candidate: int | None) -> None:
-        super().__init__(f"{status} at candidate {candidate}")
+    def __init__(self, status: str, candidate: int, reason: str) -> None:
+        super().__init__(reason)
         self.status, self.candidate = status, candidate
 
 
+class NoWorker(RuntimeError):
+    """A worker could not import, find its device or say so in time; what is measured so far is kept."""
+
+
 class Process:
-    """One worker process and its pipe."""
+    """One worker process, its pipe and the step that it is at."""
 
     def __init__(self, job: Job, limit_s: float) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, job), daemon=True)
+        self._steps = context.RawArray("q", [NOBODY, 0])
+        self._process = context.Process(target=serve, args=(theirs, job, self._steps), daemon=True)
         self._process.start()
         theirs.close()
         self._limit_s = limit_s
-        self._candidate: int | None = None
-        kind, self.facts = self._receive(STARTUP_S)
-        assert kind == "ready"
+        _, self.facts = self._receive(STARTUP_S)
 
-    def measure(self, problem: Problem, wanted: list[int], on_row: Callable[[str], None]) -> float:
-        """Send a problem; hand every row on as it comes; return the seconds that it took. Raises WorkerLost."""
-        self._candidate = None
-        self._pipe.send((problem, wanted))
+    def measure(self, problem: Problem, wanted: list[int], on_row: Callable[[str], None]) -> dict[str, Any]:
+        """Send a problem, hand every row on as it comes, return what it cost. Raises WorkerLost."""
+        try:
+            self._pipe.send((problem, wanted))
+        except OSError:
+            raise self._ended() from None
         while True:
             kind, value = self._receive(self._limit_s)
-            if kind == "begin":
-                self._candidate = value
-            elif kind == "row":
-                on_row(value)
-            else:
+            if kind == "done":
                 return value
+            on_row(value)
 
     def _receive(self, limit_s: float) -> tuple[str, Any]:
+        step, since = self._steps[1], time.monotonic()
         try:
-            if self._pipe.poll(limit_s):
-                return self._pipe.recv()
-        except (EOFError, ConnectionResetError):
+            while not self._pipe.poll(min(LOOK_S, limit_s)):
+                if self._steps[1] != step:
+                    step, since = self._steps[1], time.monotonic()
+                elif time.monotonic() - since > limit_s:
+                    self.kill()
+                    raise WorkerLost("timeout", self._steps[0], f"no step for {limit_s:g} s")
+            kind, value = self._pipe.recv()
+        except (EOFError, OSError):
+            raise self._ended() from None
+        if kind == "lost":
             self.kill()
-            raise WorkerLost("crashed", self._candidate) from None
+            raise WorkerLost("crashed", self._steps[0], value)
+        return kind, value
+
+    def _ended(self) -> WorkerLost:
+        self._process.join(5)
+        code = self._process.exitcode
+        reason = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         self.kill()
-        raise WorkerLost("timeout", self._candidate)
+        return WorkerLost("crashed", self._steps[0], f"the process ended with {reason}")
 
     def kill(self) -> None:
+        """End the process; one that the driver does not let go is left behind after a while."""
         self._process.kill()
-        self._process.join()
+        self._process.join(30)
+        self._pipe.close()
 
 
 @dataclass
 class Sweep:
-    """An experiment on its way: what is left, and the file that rows go to."""
+    """An experiment on its way: what is measured, and the file that rows go to.
+
+    `limit`: only the first problems. `find`: where the worker takes variants from.
+    """
 
     experiment: Experiment
     out: Path
@@ -84,9 +115,10 @@ class Sweep:
     limit: int | None = None
     on_progress: Callable[[int, int, Problem], None] = lambda done, total, problem: None
     notice: Callable[[str], None] = print
+    find: Callable[[str], Variant] = variants.get
     candidates: list[Candidate] = field(init=False)
-    seconds: float = 0.0
-    measured: int = 0
+    costs: list[float] = field(init=False, default_factory=list)
+    flushing: dict[str, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.candidates = self.experiment.all_candidates()
@@ -94,39 +126,44 @@ class Sweep:
     def run(self) -> Path:
         """Measure everything that is not yet measured; return the finished run's file.
 
-        Raises InvalidExperiment when there is nothing to resume, or the device or code is another.
+        Raises InvalidExperiment when the run to resume is of another device, specification or code.
         """
+        began = time.monotonic()
         problems = self.experiment.problems.all()[: self.limit]
-        path, done = self._previous() if self.resume else (None, set())
-        if path is not None and path.suffix == ".xz":
-            self.notice(f"{path.name} is already finished: nothing to do")
-            return path
-        self.out.mkdir(parents=True, exist_ok=True)
         worker = self._start()
-        header = self._header(worker.facts)
-        if path is None:
-            path = self.out / f"{header['run']}.jsonl"
-            path.write_text(_line(header))
-        else:
-            _check_same(rows.read_run(path).header, header)
-        with path.open("a") as file:
-            for number, problem in enumerate(problems):
-                shape = (problem.m, problem.n, problem.k)
-                wanted = [i for i in range(len(self.candidates)) if (shape, i) not in done]
-                worker = self._problem(worker, problem, wanted, file)
-                self.on_progress(number + 1, len(problems), problem)
+        try:
+            header = self._header(worker.facts, len(problems))
+            old = self._previous(header) if self.resume else None
+            if old is not None and old.path.suffix == ".xz":
+                self.notice(f"{old.path.name} is finished already: nothing to do")
+                return old.path
+            path = old.path if old else self.out / f"{header['run']}.jsonl"
+            with _append(path, header if old is None else None, self.notice) as file:
+                done: Done = {(row.problem, row.candidate) for row in rows.read_run(path).rows}
+                for number, problem in enumerate(problems):
+                    worker = self._problem(worker, problem, done, file)
+                    self.on_progress(number + 1, len(problems), problem)
+                finished = self._finished(rows.read_run(path), time.monotonic() - began)
+                file.write(_line({"finished": finished}))
+                file.flush()
+                return rows.compress(path)
+        finally:
             worker.kill()
-            cost = {"ms_per_candidate_and_shape": round(1000 * self.seconds / max(self.measured, 1), 3)}
-            file.write(_line({"finished": cost}))
-        return rows.compress(path)
 
     def _start(self) -> Process:
-        job = Job(self.candidates, self.experiment.rounds, self.experiment.seed, self.experiment.tolerance)
-        return Process(job, self.experiment.time_limit_s)
+        job = Job(self.candidates, self.experiment.rounds, self.experiment.seed, self.experiment.tolerance, self.find)
+        try:
+            return Process(job, self.experiment.time_limit_s)
+        except WorkerLost as lost:
+            raise NoWorker(
+                f"no worker could start: {lost}. What is measured so far is kept: --resume goes on"
+            ) from None
 
-    def _problem(self, worker: Process, problem: Problem, wanted: list[int], file: TextIO) -> Process:
-        left = list(wanted)
-        failures = 0
+    def _problem(self, worker: Process, problem: Problem, done: Done, file: TextIO) -> Process:
+        """Measure a problem's missing candidates, with a new worker after each that is lost; return the last one."""
+        shape = (problem.m, problem.n, problem.k)
+        left = [index for index in range(len(self.candidates)) if (shape, index) not in done]
+        again = False
 
         def append(line: str) -> None:
             file.write(line + "\n")
@@ -135,81 +172,138 @@ class Sweep:
 
         while left:
             try:
-                self.seconds += worker.measure(problem, left, append)
-                self.measured += len(wanted)
-                return worker
+                wanted = list(left)
+                cost = worker.measure(problem, wanted, append)
+                self.costs.append(1000 * cost.pop("seconds") / len(wanted))
+                self.flushing = cost
             except WorkerLost as lost:
-                failures += 1
-                guilty = lost.candidate if lost.candidate in left else left[0]
-                shape = (problem.m, problem.n, problem.k)
-                append(rows.encode(Row(shape, guilty, lost.status, note=f"no sign of life or dead: {failures}")))
-                self.notice(f"{self.candidates[guilty].label} on {problem}: {lost.status}; a new worker goes on")
+                guilty = [lost.candidate] if lost.candidate in left else list(left) if again else []
+                again = True
+                for index in guilty:
+                    append(rows.encode(Row(shape, index, lost.status, note=str(lost))))
+                names = ", ".join(self.candidates[index].label for index in guilty) or "between candidates"
+                self.notice(f"{problem}, {names}: {lost.status} ({lost}); a new worker goes on")
                 worker = self._start()
         return worker
 
-    def _previous(self) -> tuple[Path | None, set[tuple[rows.Problem, int]]]:
-        """The newest run of the same experiment and what it has measured."""
+    def _previous(self, header: dict[str, Any]) -> Run | None:
+        """The newest run, if there is one to go on with or nothing left to do; None to begin a new one."""
         for path in reversed(rows.runs(self.out, self.experiment.name)):
-            if path.suffix != ".xz" and rows.drop_half_written_line(path):
-                self.notice(f"{path.name}: the last line was half-written and is dropped")
-            run = rows.read_run(path)
-            if run.header["experiment_hash"] != self.experiment.fingerprint():
+            if path.suffix != ".xz":
+                with _append(path, None, self.notice):
+                    pass
+            try:
+                run = rows.read_run(path)
+            except ValueError:
+                self.notice(f"{path.name} has no header and is passed over")
                 continue
-            if run.finished and path.suffix != ".xz":
-                path = rows.compress(path)
-            return path, {(row.problem, row.candidate) for row in run.rows}
-        raise InvalidExperiment(
-            f"no run of {self.experiment.name} in {self.out} has this experiment's fingerprint: run without --resume"
-        )
+            difference = _difference(run.header, header)
+            if run.finished is None:
+                if difference:
+                    raise InvalidExperiment(f"{path.name} cannot be resumed: {difference}. Run without --resume")
+                return run
+            if difference:
+                self.notice(f"{path.name} is finished and no match: {difference}")
+                continue
+            return run if path.suffix == ".xz" else rows.read_run(rows.compress(path))
+        self.notice(f"no run of {self.experiment.name} to resume in {self.out}: a new run begins")
+        return None
 
-    def _header(self, facts: dict[str, Any]) -> dict[str, Any]:
+    def _finished(self, run: Run, wall_s: float) -> dict[str, Any]:
+        """What the harness costs and how far it can be trusted; medians leave out problems that compiled."""
+        found: dict[str, Any] = {"wall_s": round(wall_s, 1), **self.flushing}
+        if self.costs:
+            found["ms_per_candidate_and_shape"] = round(statistics.median(self.costs), 3)
+        empty = [c.label for c in self.candidates if c.variant == EMPTY]
+        floors = list(run.medians(empty[0]).values()) if empty else []
+        if floors:
+            found["empty_us"] = round(statistics.median(floors), 2)
+        library = [c.label for c in self.candidates if c.variant == "torch_matmul"]
+        ratios = list(run.speedups(library[1], library[0]).values()) if len(library) > 1 else []
+        if ratios:
+            found["cublas_to_itself"] = round(rows.geometric_mean(ratios), 4)
+            found["cublas_to_itself_95"] = [round(float(q), 4) for q in np.quantile(ratios, [0.025, 0.975])]
+        return found
+
+    def _header(self, facts: dict[str, Any], problems: int) -> dict[str, Any]:
         now = datetime.datetime.now(datetime.UTC)
+        commit, dirty = _commit()
         return {
             "run": f"{self.experiment.name}-{now:%Y%m%d-%H%M%S}",
             "experiment": self.experiment.name,
             "experiment_hash": self.experiment.fingerprint(),
             "question": self.experiment.question,
             "date": now.isoformat(timespec="seconds"),
-            "commit": _commit(),
+            "commit": commit,
+            "dirty": dirty,
+            "problems": problems,
+            "limit": self.limit,
             "dtype": self.experiment.problems.dtype,
             "layout": self.experiment.problems.layout,
             "inputs": f"standard normal, seed {self.experiment.seed}",
+            "seed": self.experiment.seed,
             "rounds": self.experiment.rounds,
             **facts,
-            "candidates": [
-                {
-                    "label": c.label,
-                    "variant": c.variant,
-                    "source_hash": None if c.variant == EMPTY else variants.get(c.variant).source_hash,
-                    "programs": c.programs,
-                    "config": c.config.__dict__,
-                }
-                for c in self.candidates
-            ],
+            "candidates": [self._described(c) for c in self.candidates],
         }
+
+    def _described(self, c: Candidate) -> dict[str, Any]:
+        source_hash = None if c.variant == EMPTY else self.find(c.variant).source_hash
+        programs = {"programs": c.programs, "source_hash": source_hash}
+        return {"label": c.label, "variant": c.variant, **programs, "config": dict(c.config.__dict__)}
+
+
+def _append(path: Path, header: dict[str, Any] | None, notice: Callable[[str], None]) -> TextIO:
+    """Open a run to append to, alone; a new one gets its header, of an old one a half-written line is dropped."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file = path.open("a" if header is None else "x")
+    except FileExistsError:
+        raise InvalidExperiment(f"{path} is there already: another run began in this second") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise InvalidExperiment(f"{path} is being measured by another process: wait for it") from None
+    if header is not None:
+        file.write(_line(header))
+        file.flush()
+    elif rows.drop_half_written_line(path):
+        notice(f"{path.name}: the last line was half-written and is dropped")
+    return file
 
 
 def _line(record: dict[str, Any]) -> str:
     return json.dumps(record, separators=(",", ":")) + "\n"
 
 
-def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
-    if old["device"] != new["device"] or old["versions"] != new["versions"]:
-        raise InvalidExperiment(
-            f"{old['run']} was measured on another device or with other versions: run without --resume"
-        )
-    hashes = [[c["source_hash"] for c in header["candidates"]] for header in (old, new)]
-    if hashes[0] != hashes[1]:
-        raise InvalidExperiment(f"a variant's source has changed since {old['run']}: run without --resume")
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """Why rows of two runs must not stand in one file."""
+    if old["experiment_hash"] != new["experiment_hash"]:
+        return f"the specification was another one ({old['experiment_hash']}, now {new['experiment_hash']})"
+    if old.get("limit") != new["limit"]:
+        return f"its limit on problems was {old.get('limit')}, now {new['limit']}"
+    if old["device"] != new["device"]:
+        return f"it was measured on {_device(old)}, this is {_device(new)}"
+    if old["versions"] != new["versions"]:
+        changed = [k for k in new["versions"] if new["versions"][k] != old["versions"].get(k)]
+        return f"it was measured with another {', '.join(changed) or 'environment'}"
+    pairs = zip(old["candidates"], json.loads(json.dumps(new["candidates"])), strict=True)
+    changed = [c["label"] for c, mine in pairs if c != mine]
+    return f"source or configuration changed since: {', '.join(changed)}" if changed else None
 
 
-def _commit() -> str:
-    """The git commit, marked when files differ from it; ZOO_COMMIT stands in where there is no repository."""
+def _device(header: dict[str, Any]) -> str:
+    return f"{header['device']['name']} {header['device'].get('uuid') or ''}".strip()
+
+
+def _commit() -> tuple[str, bool | None]:
+    """The git commit, and whether files differ from it; ZOO_COMMIT stands in where there is no repository."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
     try:
-        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
-        ).stdout
+        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], **options).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], **options).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("ZOO_COMMIT", "unknown")
-    return head.stdout.strip() + ("+changes" if changed.strip() else "")
+        return os.environ.get("ZOO_COMMIT", "unknown"), None
+    return head, bool(changed)

@@ -6,25 +6,38 @@ import hashlib
 import itertools
 import math
 import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 import variants
 from common.card import Config
 from common.errors import InvalidExperiment, UnknownVariant, nearest
 from common.problem import Layout, Problem
+from experiments.plan import EMPTY, PROGRAMS, Candidate, tell_apart
 
-EMPTY = "empty"
-"""The candidate that launches an empty kernel: the floor of the harness."""
-PROGRAMS = ("sms", "2*sms", "tiles")
+MOST_ROUNDS = 25
+"""More samples than this do not fit into a row of at most 300 bytes."""
 
 
 class Strict(BaseModel):
+    """Unknown keys are refused. A text that can only be a number or a truth value is read as one; a truth value is
+    never read as a number, nor a number as a truth value."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_mixing(cls, value: Any, info: ValidationInfo) -> Any:
+        expected = cls.model_fields[info.field_name].annotation
+        for item in _listed(value):
+            if isinstance(item, bool) and expected is not bool:
+                raise ValueError(f"{'on' if item else 'off'} is a truth value: another kind of value is needed here")
+            if expected is bool and not isinstance(item, (bool, str)):
+                raise ValueError(f"{item!r} is no truth value: write on or off")
+        return value
 
 
 class Sample(Strict):
@@ -55,13 +68,17 @@ class Sample(Strict):
         if self.distribution == "uniform":
             return self.step * generator.randint(-(-self.low // self.step), self.high // self.step)
         value = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
-        return max(self.step, self.step * round(value / self.step))
+        first, last = -(-self.low // self.step), self.high // self.step
+        return self.step * min(max(round(value / self.step), first), last)
+
+
+Size = Annotated[int, Field(gt=0)]
 
 
 class Problems(Strict):
     """Either shapes as a list of [M, N, K], or a sample."""
 
-    shapes: tuple[tuple[int, int, int], ...] | None = None
+    shapes: tuple[tuple[Size, Size, Size], ...] | None = None
     sample: Sample | None = None
     dtype: Literal["float16"] = "float16"
     layout: Layout = "row"
@@ -70,6 +87,8 @@ class Problems(Strict):
     def _one_source(self) -> Problems:
         if (self.shapes is None) == (self.sample is None):
             raise ValueError("give either shapes or sample")
+        if self.shapes is not None and len(set(self.shapes)) != len(self.shapes):
+            raise ValueError("a shape comes twice")
         return self
 
     def all(self) -> list[Problem]:
@@ -82,17 +101,23 @@ def _listed(value: Any) -> Any:
 
 
 class Candidates(Strict):
-    """One or more candidates: lists of `variant` and `programs` are multiplied out. What is left out is the card's."""
+    """One or more candidates: lists of `variant` and `programs` are multiplied out. What is left out is the card's.
+
+    `warps` and `stages` are those of every kernel of a variant, `full_tiles_warps` and `full_tiles_stages` those of its
+    full-tiles kernel where that differs. `programs`: a count, or `sms`, `2*sms`, `tiles`.
+    """
 
     variant: tuple[str, ...]
-    programs: tuple[int | Literal["sms", "2*sms", "tiles"], ...] = ("sms",)
+    programs: tuple[int | str, ...] = ("sms",)
     block: str | None = None
-    warps: int | None = None
-    stages: int | None = None
+    warps: Size | None = None
+    stages: Size | None = None
+    full_tiles_warps: Size | None = None
+    full_tiles_stages: Size | None = None
     order: Literal["linear", "swizzled"] | None = None
     two_tiles: bool = True
     sem: Literal["relaxed", "acq_rel"] = "relaxed"
-    split: int | None = None
+    split: Size | None = None
     repeat: Annotated[int, Field(ge=1, le=9)] = 1
 
     @field_validator("variant", "programs", mode="before")
@@ -107,6 +132,16 @@ class Candidates(Strict):
             return tuple(name if name == EMPTY else variants.resolve(name) for name in names)
         except UnknownVariant as error:
             raise ValueError(str(error)) from None
+
+    @field_validator("programs")
+    @classmethod
+    def _counted(cls, values: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        found = tuple(int(v) if isinstance(v, str) and v.isdecimal() else v for v in values)
+        for value in found:
+            if value not in PROGRAMS and not (isinstance(value, int) and value >= 0):
+                allowed = nearest(str(value), PROGRAMS)
+                raise ValueError(f"{value!r}: a count of 0 or more, or {', '.join(PROGRAMS)}; nearest: {allowed}")
+        return found
 
     @field_validator("block")
     @classmethod
@@ -123,70 +158,41 @@ class Candidates(Strict):
 
     def _config(self, name: str) -> Config:
         base = Config() if name == EMPTY else variants.get(name).card.default
-        changes: dict[str, Any] = {"num_warps": self.warps, "num_stages": self.stages, "order": self.order}
+        changes: dict[str, Any] = {"order": self.order, "split": self.split}
         changes["block"] = self.block and tuple(map(int, self.block.split("x")))
+        changes |= {"num_warps": self.warps, "full_tiles_warps": self.full_tiles_warps or self.warps}
+        changes |= {"num_stages": self.stages, "full_tiles_stages": self.full_tiles_stages or self.stages}
         changes = {key: value for key, value in changes.items() if value is not None}
-        return base.replace(**changes, two_tiles=self.two_tiles, sem=self.sem, split=self.split)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A variant with a config; `programs` may be an expression that the problem and GPU decide."""
-
-    variant: str
-    programs: int | str
-    config: Config
-    number: int = 0
-
-    @property
-    def label(self) -> str:
-        """The variant's name and what differs from 128x128x32 at one program an SM."""
-        if self.variant in (EMPTY, "torch_matmul"):
-            return self.variant + (f" #{self.number + 1}" if self.number else "")
-        config, parts = self.config, [self.variant]
-        default = variants.get(self.variant).card.default
-        if config.block != (128, 128, 32):
-            parts.append("x".join(map(str, config.block)))
-        if self.programs != "sms":
-            parts.append(f"P={self.programs}")
-        if config.order != default.order:
-            parts.append(config.order)
-        if not config.two_tiles:
-            parts.append("one-tile")
-        if config.sem != "relaxed":
-            parts.append(config.sem)
-        if self.number:
-            parts.append(f"#{self.number + 1}")
-        return " ".join(parts)
-
-    def resolved(self, problem: Problem, sms: int) -> Config:
-        """The config with `programs` as a number."""
-        if variants.get(self.variant).card.decomposition in ("data_parallel", "library"):
-            return self.config
-        tiles = -(-problem.m // self.config.block[0]) * -(-problem.n // self.config.block[1])
-        values = {"sms": sms, "2*sms": 2 * sms, "tiles": tiles}
-        return self.config.replace(programs=values.get(self.programs, self.programs))
+        return base.replace(**changes, two_tiles=self.two_tiles, sem=self.sem)
 
 
 class Experiment(Strict):
-    """What is measured: problems times candidates."""
+    """What is measured: problems times candidates.
 
-    name: str
+    `rounds`: samples of each. `time_limit_s`: seconds that one step of one candidate (compile and check, or one sample)
+    may take. `tolerance`: replaces the one that follows from K and the peers of a tile.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
     question: str
     problems: Problems
-    candidates: tuple[Candidates, ...]
-    rounds: Annotated[int, Field(ge=1, le=1000)] = 9
+    candidates: Annotated[tuple[Candidates, ...], Field(min_length=1)]
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 9
     time_limit_s: Annotated[float, Field(gt=0)] = 60.0
     seed: int = 123
     tolerance: Annotated[float, Field(gt=0)] | None = None
 
+    @model_validator(mode="after")
+    def _told_apart(self) -> Experiment:
+        try:
+            self.all_candidates()
+        except InvalidExperiment as error:
+            raise ValueError(f"candidates: {error}") from None
+        return self
+
     def all_candidates(self) -> list[Candidate]:
-        found = [candidate for group in self.candidates for candidate in group.expand()]
-        labels = [candidate.label for candidate in found]
-        twice = {label for label in labels if labels.count(label) > 1}
-        if twice:
-            raise InvalidExperiment(f"{self.name}: candidate {sorted(twice)[0]!r} is there twice")
-        return found
+        """Every candidate, in the file's order; the position is the `c` of a row."""
+        return tell_apart([candidate for group in self.candidates for candidate in group.expand()])
 
     def fingerprint(self) -> str:
         """Changes when what is measured changes; a run is only resumed under the same one."""
@@ -197,12 +203,14 @@ class _Loader(yaml.SafeLoader):
     """Refuses a key that comes twice, which YAML would let overwrite the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: dict[Any, int] = {}
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
+            key, line = key_node.value, key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise InvalidExperiment(f"{self.name}:{line}: a key is a word, not a list or mapping")
             if key in seen:
-                raise InvalidExperiment(f"{self.name}:{key_node.start_mark.line + 1}: key {key!r} comes twice")
-            seen.add(key)
+                raise InvalidExperiment(f"{self.name}:{line}: {key}: comes twice, first in line {seen[key]}")
+            seen[key] = line
         return super().construct_mapping(node, deep)
 
 
@@ -210,8 +218,8 @@ def load(path: Path) -> Experiment:
     """Read and validate an experiment. Raises InvalidExperiment with file, line, key and what is allowed."""
     try:
         text = path.read_text()
-    except OSError as error:
-        raise InvalidExperiment(f"{path}: {error.strerror}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidExperiment(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
     loader = _Loader(text)
     loader.name = str(path)
     try:
@@ -220,28 +228,32 @@ def load(path: Path) -> Experiment:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise InvalidExperiment(f"{path}:{line}: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, InvalidExperiment):
+            raise
+        raise InvalidExperiment(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise InvalidExperiment(f"{path}:1: an experiment is a mapping with {', '.join(Experiment.model_fields)}")
     try:
-        experiment = Experiment.model_validate(data)
-        experiment.all_candidates()
+        return Experiment.model_validate(data)
     except ValidationError as error:
-        raise InvalidExperiment(_explain(path, node, error)) from None
-    except InvalidExperiment as error:
-        raise InvalidExperiment(f"{path}: {error}") from None
-    return experiment
+        lines = [_explain(path, node, fault) for fault in error.errors()]
+        raise InvalidExperiment("\n".join(dict.fromkeys(lines))) from None
 
 
-def _explain(path: Path, root: yaml.Node, error: ValidationError) -> str:
-    first = error.errors()[0]
-    location = [part for part in first["loc"] if not (isinstance(part, str) and "[" in part)]
+def _explain(path: Path, root: yaml.Node, fault: dict[str, Any]) -> str:
+    """One line for a fault: `file:line: key: what is wrong; what is allowed`."""
+    location = list(fault["loc"])
     line, found = _line(root, location)
-    key = ".".join(str(part) for part in found or location)
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
+    message = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "missing":
+        found = location
+    if fault["type"] == "extra_forbidden":
         allowed = _allowed(location[:-1])
-        message = f"unknown key; allowed: {nearest(str(location[-1]), allowed)}"
-    return f"{path}:{line}: {key}: {message}"
+        message = f"unknown key; nearest: {nearest(str(location[-1]), allowed)}; allowed: {', '.join(allowed)}"
+    elif "input" in fault and isinstance(fault["input"], (str, int, float)) and "Value error" not in fault["msg"]:
+        message += f", not {fault['input']!r}"
+    return f"{path}:{line}: {'.'.join(map(str, found))}{': ' if found else ''}{message}"
 
 
 def _line(node: yaml.Node, location: list[Any]) -> tuple[int, list[Any]]:

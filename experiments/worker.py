@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, MutableSequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,128 +19,210 @@ import variants
 from common import device as device_info
 from common.errors import NotCoResident, UnsupportedProblem
 from common.interpreter import interpreting
-from common.launcher import Prepared, prepare, sms
+from common.launcher import Prepared, Variant, prepare, sms
 from common.problem import Problem, make_inputs
-from common.reference import Reference, reference
+from common.reference import Check, Reference, reference
 from common.rows import Row, encode
 from common.timing import METHOD, Stopwatch, Timed, empty_kernel
-from experiments.spec import EMPTY, Candidate
+from experiments.plan import EMPTY, Candidate
+
+NOBODY = -1
+"""Stands for the candidate while inputs and reference are made."""
+Send = Callable[[tuple[str, Any]], None]
 
 
 @dataclass
 class Job:
-    """What a worker needs for a sweep, sent to it once."""
+    """What a worker needs for a sweep, sent to it once. `find`: where it takes variants from."""
 
     candidates: list[Candidate]
     rounds: int
     seed: int
     tolerance: float | None
+    find: Callable[[str], Variant] = variants.get
 
 
-def serve(connection: Connection, job: Job) -> None:
-    """Answer problems until the pipe closes. Sends ("ready", facts), ("begin", candidate), ("row", line), ("done", s)."""
-    worker = Worker(job, connection.send)
-    connection.send(("ready", worker.facts()))
-    while True:
-        try:
+@dataclass
+class Ready:
+    """A candidate that was right: its row so far, and what is timed."""
+
+    row: Row
+    timed: Timed
+    prepared: Prepared | None
+
+
+class Poisoned(RuntimeError):
+    """An error after which the process can launch nothing more."""
+
+
+def serve(connection: Connection, job: Job, steps: MutableSequence[int]) -> None:
+    """Answer problems until the pipe closes.
+
+    Sends ("ready", facts) once; for a problem ("row", line) for each candidate and ("done", what it cost); ("lost",
+    reason) before it gives up. `steps` is shared: the candidate at work, and a count of its steps as a sign of life.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        worker = Worker(job, connection.send, steps)
+        connection.send(("ready", worker.facts()))
+        while True:
             problem, wanted = connection.recv()
-        except EOFError:
-            return
-        began = time.perf_counter()
-        worker.measure(problem, wanted)
-        connection.send(("done", time.perf_counter() - began))
+            began = time.perf_counter()
+            worker.measure(problem, wanted)
+            connection.send(("done", {"seconds": time.perf_counter() - began, **worker.flushing()}))
+    except (EOFError, BrokenPipeError):
+        return
+    except Exception as error:
+        connection.send(("lost", f"{type(error).__name__}: {_one_line(error)}"))
+
+
+def _end_with_parent() -> None:
+    """A worker that hangs must not hold the GPU when whoever would have killed it is gone."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 class Worker:
     """Checks, captures and times the candidates of one problem after another on one device."""
 
-    def __init__(self, job: Job, send: Callable[[tuple[str, Any]], None]) -> None:
-        self.job, self.send = job, send
+    def __init__(self, job: Job, send: Send, steps: MutableSequence[int]) -> None:
+        self.job, self.send, self.steps = job, send, steps
         self.device = "cpu" if interpreting() else "cuda"
         self.stopwatch = None if interpreting() else Stopwatch()
+        if self.stopwatch is not None:
+            torch.cuda.set_stream(self.stopwatch.stream)
         self.telemetry = device_info.Telemetry(device_info.identity()["uuid"])
 
     def facts(self) -> dict[str, Any]:
         """Device, versions and method, for the run's header."""
-        timing = {"method": "correctness only: the interpreter has no device time"}
-        if self.stopwatch is not None:
-            timing = {"method": METHOD, "flush_bytes": self.stopwatch.flush_bytes}
-        return {"device": device_info.identity(), "versions": device_info.versions(), "timing": timing}
+        facts = {"device": device_info.identity(), "versions": device_info.versions()}
+        if self.stopwatch is None:
+            return facts | {"dry_run": True, "timing": {"method": "none: the interpreter has no device time"}}
+        return facts | {"timing": {"method": METHOD, "flush_bytes": self.stopwatch.flush_bytes}}
+
+    def flushing(self) -> dict[str, int]:
+        """How often the host was too slow so far, and what the flush has grown to."""
+        if self.stopwatch is None:
+            return {}
+        return {"retaken": self.stopwatch.retaken, "flush_writes": self.stopwatch.flush_writes}
 
     def measure(self, problem: Problem, wanted: list[int]) -> None:
-        """Send one row for each wanted candidate; those that fail are sent at once."""
-        inputs = make_inputs(problem, self.job.seed, device=self.device)
-        before = self.telemetry.read()
-        exact = reference(*inputs)
-        timed: list[tuple[Row, Timed]] = []
-        keep: list[Prepared] = []
-        for index in wanted:
-            self.send(("begin", index))
-            row, prepared, call = self._check(problem, index, inputs, exact)
-            if row.status != "ok" or self.stopwatch is None:
-                self.send(("row", encode(row)))
-                continue
-            keep.append(prepared)
-            timed.append((row, self.stopwatch.capture(call)))
-        del exact
-        if not timed:
+        """Send one row for each wanted candidate; of those that fail at once."""
+        self._announce(NOBODY)
+        shape = (problem.m, problem.n, problem.k)
+        try:
+            inputs = make_inputs(problem, self.job.seed, device=self.device)
+            exact = reference(*inputs)
+        except torch.cuda.OutOfMemoryError as error:
+            for index in wanted:
+                self._send(Row(shape, index, "out_of_resources", note=f"inputs and reference: {_one_line(error)}"))
             return
-        turns = [row.candidate for row, _ in timed]
-        self.stopwatch.interleave(
-            [t for _, t in timed],
-            self.job.rounds,
-            self.job.seed,
-            lambda position: self.send(("begin", turns[position])),
-        )
-        after = self.telemetry.read()
-        names = ("clk", "w", "thr")
-        extra = {
-            name: pair for name, pair in zip(names, zip(before, after, strict=True), strict=True) if None not in pair
-        }
-        for row, t in timed:
-            measured = Row(**{**row.__dict__, "samples": tuple(t.samples)})
-            self.send(("row", encode(measured, extra)))
+        before = self.telemetry.read()
+        ready = []
+        for index in wanted:
+            self._announce(index)
+            found = self._check(problem, index, inputs, exact)
+            if isinstance(found, Row):
+                self._send(found)
+            else:
+                ready.append(found)
+        if ready and self.stopwatch is not None:
+            self._time(ready, exact, before, f"{self.job.seed} {problem}", self.stopwatch)
 
     def _check(
         self, problem: Problem, index: int, inputs: tuple[torch.Tensor, torch.Tensor], exact: Reference
-    ) -> tuple[Row, Prepared | None, Callable[[], object]]:
-        """Run once on an output full of NaN and compare; nothing that fails here is timed."""
-        candidate = self.job.candidates[index]
-        shape = (problem.m, problem.n, problem.k)
+    ) -> Row | Ready:
+        """Run once on an output full of NaN and compare; what fails here is not timed."""
+        candidate, shape = self.job.candidates[index], (problem.m, problem.n, problem.k)
         if candidate.variant == EMPTY:
-            if self.stopwatch is not None:
-                empty_kernel[(1,)]()
-            return Row(shape, index, "ok"), None, lambda: empty_kernel[(1,)]()
-        a, b = inputs
-        out = torch.full((problem.m, problem.n), float("nan"), dtype=a.dtype, device=a.device)
+            row = Row(shape, index, "ok")
+            return self._capture(row, lambda: empty_kernel[(1,)](), None) if self.stopwatch else row
         try:
+            a, b = inputs
+            out = torch.full((problem.m, problem.n), float("nan"), dtype=a.dtype, device=a.device)
             config = candidate.resolved(problem, sms(a.device))
-            prepared = prepare(variants.get(candidate.variant), a, b, out, config)
+            prepared = prepare(self.job.find(candidate.variant), a, b, out, config)
             prepared.run()
-            if a.device.type == "cuda":
-                torch.cuda.synchronize()
+            self._synchronize()
+            check = exact.check(out, prepared.schedule.max_peers)
         except Exception as error:
-            return Row(shape, index, status_of(error), note=_one_line(error)), None, lambda: None
-        check = exact.check(out, prepared.schedule.max_peers)
-        ok = check.ok if self.job.tolerance is None else check.error <= self.job.tolerance
-        row = Row(shape, index, "ok" if ok else "incorrect", (), check.error, prepared.relies_on_dispatch_order)
-        return row, prepared, prepared.run
+            return Row(shape, index, self._status(error), note=_one_line(error))
+        status = "ok" if self._right(check) else "incorrect"
+        row = Row(shape, index, status, (), check.error, prepared.relies_on_dispatch_order)
+        if status != "ok" or self.stopwatch is None:
+            return row
+        return self._capture(row, prepared.run, prepared)
+
+    def _capture(self, row: Row, call: Callable[[], object], prepared: Prepared | None) -> Ready:
+        assert self.stopwatch is not None
+        return Ready(row, self.stopwatch.capture(call), prepared)
+
+    def _time(
+        self,
+        ready: list[Ready],
+        exact: Reference,
+        before: tuple[int | None, ...],
+        seed: str,
+        stopwatch: Stopwatch,
+    ) -> None:
+        """Take the samples, and look at the last replay's result as at the first run's."""
+        stopwatch.interleave(
+            [one.timed for one in ready],
+            self.job.rounds,
+            seed,
+            lambda position: self._announce(ready[position].row.candidate),
+        )
+        pairs = zip(before, self.telemetry.read(), strict=True)
+        clocks, watts, throttle = ((x, y) if x is not None and y is not None else () for x, y in pairs)
+        for one in ready:
+            row = replace(one.row, clocks=clocks, watts=watts, throttle=throttle)
+            if one.prepared is not None:
+                check = exact.check(one.prepared.out, one.prepared.schedule.max_peers)
+                if not self._right(check):
+                    self._send(replace(row, status="incorrect", error=check.error, note="right at first, not replayed"))
+                    continue
+            self._send(replace(row, samples=tuple(one.timed.samples)))
+
+    def _right(self, check: Check) -> bool:
+        return check.ok if self.job.tolerance is None else check.error <= self.job.tolerance
+
+    def _announce(self, candidate: int) -> None:
+        self.steps[0] = candidate
+        self.steps[1] += 1
+
+    def _send(self, row: Row) -> None:
+        self.send(("row", encode(row)))
+
+    def _synchronize(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def _status(self, error: Exception) -> str:
+        """The status for what a candidate raised. Raises Poisoned where the process can launch nothing more."""
+        status = status_of(error)
+        if status == "crashed":
+            try:
+                self._synchronize()
+            except Exception:
+                raise Poisoned(_one_line(error)) from error
+        return status
 
 
 def status_of(error: Exception) -> str:
-    """The row's status for what a candidate raised; re-raises what poisons the process."""
+    """The row's status for an exception."""
     if isinstance(error, UnsupportedProblem):
         return "unsupported"
     if isinstance(error, NotCoResident):
         return "not_co_resident"
-    if isinstance(error, triton.runtime.errors.OutOfResources):
+    if isinstance(error, (triton.runtime.errors.OutOfResources, torch.cuda.OutOfMemoryError)):
         return "out_of_resources"
-    if isinstance(error, (triton.CompilationError, triton.runtime.errors.PTXASError)):
+    if isinstance(error, (triton.CompilationError, triton.runtime.errors.PTXASError)) or "PassManager" in str(error):
         return "compile_error"
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        return "out_of_resources"
-    raise error
+    return "crashed"
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,87 @@
+"""From groups of candidates to the list that a run measures, and from a candidate and a problem to a config."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+
+import variants
+from common.card import Config
+from common.decomposition import cdiv
+from common.errors import InvalidExperiment
+from common.problem import Problem
+
+EMPTY = "empty"
+"""The candidate that launches an empty kernel: the floor of the harness."""
+PROGRAMS = ("sms", "2*sms", "tiles")
+"""Stream-K programs that the problem and the GPU decide."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A variant with a config; `programs` may be one of PROGRAMS. `number` counts repeats from 0.
+
+    `detail` tells candidates apart in their label that differ in warps or stages alone.
+    """
+
+    variant: str
+    programs: int | str
+    config: Config
+    number: int = 0
+    detail: str = ""
+
+    @property
+    def label(self) -> str:
+        """The variant's name and what differs from 128x128x32 at one program an SM."""
+        parts = [self.variant]
+        if self.variant not in (EMPTY, "torch_matmul"):
+            parts += self._differences()
+        if self.detail:
+            parts.append(self.detail)
+        if self.number:
+            parts.append(f"#{self.number + 1}")
+        return " ".join(parts)
+
+    def _differences(self) -> list[str]:
+        config, parts = self.config, []
+        if config.block != (128, 128, 32):
+            parts.append("x".join(map(str, config.block)))
+        if self.programs != "sms":
+            parts.append(f"P={self.programs}")
+        if config.order != variants.get(self.variant).card.default.order:
+            parts.append(config.order)
+        if config.split is not None:
+            parts.append(f"split={config.split}")
+        if not config.two_tiles:
+            parts.append("one-tile")
+        if config.sem != "relaxed":
+            parts.append(config.sem)
+        return parts
+
+    def resolved(self, problem: Problem, sms: int) -> Config:
+        """The config with `programs` as a number."""
+        if variants.get(self.variant).card.decomposition in ("data_parallel", "library"):
+            return self.config
+        tiles = cdiv(problem.m, self.config.block[0]) * cdiv(problem.n, self.config.block[1])
+        values = {"sms": sms, "2*sms": 2 * sms, "tiles": tiles}
+        return self.config.replace(programs=values.get(self.programs, self.programs))
+
+
+def tell_apart(candidates: list[Candidate]) -> list[Candidate]:
+    """The same candidates, with warps and stages in those labels that would come twice without.
+
+    Raises InvalidExperiment where two are the same all the same.
+    """
+    count = Counter(c.label for c in candidates)
+    found = [dataclasses.replace(c, detail=_launch(c.config)) if count[c.label] > 1 else c for c in candidates]
+    twice = [label for label, times in Counter(c.label for c in found).items() if times > 1]
+    if twice:
+        raise InvalidExperiment(f"candidate {twice[0]!r} is there twice: write `repeat: 2` to measure it twice")
+    return found
+
+
+def _launch(config: Config) -> str:
+    first, full = (config.num_warps, config.num_stages), (config.full_tiles_warps, config.full_tiles_stages)
+    own = [mine or shared for mine, shared in zip(full, first, strict=True)]
+    return "w{} s{}".format(*first) + ("" if tuple(own) == first else "/w{} s{}".format(*own))
