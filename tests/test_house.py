@@ -97,6 +97,56 @@ def test_an_old_python_is_refused_with_what_to_do(tmp_path: Path) -> None:
     assert not (tmp_path / "venv").exists()
 
 
+FAKE_PYTHON = """#!/bin/sh
+echo "$@" >>{log}
+case "$*" in
+  *"-m venv"*) for folder; do :; done; mkdir -p "$folder/bin"; cp "$0" "$folder/bin/python" ;;
+  *"pip show"*) exit {no_triton} ;;
+  *"pip freeze"*) printf 'numpy==2.0.0\\ntorch==2.13.0\\ntriton==%s\\n' {triton} ;;
+esac
+"""
+
+
+def set_up(folder: Path, driver: bool, no_triton: bool = False, triton: str = "3.9.0") -> tuple[str, str]:
+    """Run the set-up with a Python that only writes down what it is asked: that log, and the constraints."""
+    folder.mkdir()
+    programs, log = folder / "bin", folder / "log"
+    programs.mkdir()
+    fakes = {"python3": FAKE_PYTHON.format(log=log, no_triton=int(no_triton), triton=triton)}
+    fakes |= {"nvidia-smi": "#!/bin/sh\n"} if driver else {}
+    for name, text in fakes.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    venv, path = folder / "venv", f"{programs}:{os.environ['PATH']}"
+    done = make("setup", f"VENV={venv}", f"PYTHONS={programs}/python3", PATH=path)
+    assert done.returncode == 0, done.stderr
+    written = log.read_text()
+    make("setup", f"VENV={venv}", f"PYTHONS={programs}/python3", PATH=path)
+    assert log.read_text() == written, "a second set-up did the work again"
+    return written, (venv / "constraints.txt").read_text()
+
+
+def test_with_a_driver_the_current_torch_decides_on_triton(tmp_path: Path) -> None:
+    log, constraints = set_up(tmp_path / "gpu", driver=True)
+    assert "pip install --quiet torch\n" in log
+    assert "triton==" not in log
+    assert constraints.split() == ["torch==2.13.0", "triton==3.9.0"]
+    assert log.index("--quiet torch\n") < log.index("--constraint")
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="there is a driver here")
+def test_without_a_driver_torch_is_pinned_and_triton_comes_only_if_torch_brings_none(tmp_path: Path) -> None:
+    brought, _ = set_up(tmp_path / "brought", driver=False)
+    assert "pip install --quiet torch==2.13.0\n" in brought and "pip install --quiet triton" not in brought
+    missing, _ = set_up(tmp_path / "missing", driver=False, no_triton=True)
+    assert "pip install --quiet triton==3.9.0\n" in missing
+
+
+def test_the_oldest_triton_gets_a_numpy_that_its_interpreter_runs_with(tmp_path: Path) -> None:
+    assert "numpy<2.4" in set_up(tmp_path / "old", driver=True, triton="3.6.0")[1]
+    assert "numpy" not in set_up(tmp_path / "new", driver=True, triton="3.7.1")[1]
+
+
 def test_triton_is_not_pinned_against_torch() -> None:
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     pins = [line for line in wanted if line.startswith(("torch", "triton")) and re.search(r"==|<|~=", line)]
