@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTHONS := python3 python3.13 python3.12 python3.11
-EXPERIMENTS ?= headline thread_sampled log_sampled
+EXPERIMENTS ?= headline thread_sampled log_sampled atomic_order
 PYTEST_ARGS ?=
 MEASURE_ARGS ?=
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -38,6 +39,7 @@ def render_table(results: Path = RESULTS) -> str:
         words = [f"[`{name}`](variants/{name}.py)", position, card.idea, card.decomposition.replace("_", " ")]
         lines.append(_line([*words, card.fix_up, card.waits_for, *(speedup(run, name) for run in runs.values())]))
     notes = [f"- {_short(name)}: {_provenance(run) if run else NOT_MEASURED}." for name, run in runs.items()]
+    notes.append(f"- {_atomic_order(newest_run(results, 'atomic_order'))}.")
     return "\n".join([*lines, "", LEGEND, "", *notes]) + "\n"
 
 
@@ -72,8 +74,23 @@ def _provenance(run: Run) -> str:
     device = run.header["device"]["name"]
     text = f"run `{run.id}`, {problems} problems, {device}, torch {versions['torch']}, Triton {versions['triton']}"
     repeat = source.repeat_label(run)
-    ratios = list(run.speedups(repeat).values()) if repeat else []
-    return text + (f"; cuBLAS against itself {_mean(ratios)}" if ratios else "")
+    if repeat and (ratios := list(run.speedups(repeat).values())):
+        text += f"; cuBLAS against itself {_mean(ratios)}"
+    if source.has(run, "empty") and (floor := list(run.medians("empty").values())):
+        text += f"; an empty kernel takes {median(floor):.1f} µs"
+    cost = (run.finished or {}).get("ms_per_candidate_and_shape")
+    return text + (f"; measuring took {cost:.1f} ms a candidate and shape" if cost else "")
+
+
+def _atomic_order(run: Run | None) -> str:
+    """What acquire-release atomics cost: relaxed time over acquire-release time, of each pair in the run."""
+    text = "atomic adds on C with acquire-release order, speed against relaxed ones: "
+    if run is None:
+        return text + NOT_MEASURED
+    strict = [c["label"] for c in run.candidates if c["label"].endswith(" acq_rel")]
+    pairs = [(label, label.removesuffix(" acq_rel")) for label in strict]
+    shown = [f"`{plain}` {_mean(list(run.speedups(label, plain).values()))}" for label, plain in pairs]
+    return text + ", ".join(shown) + f" (run `{run.id}`)"
 
 
 def updated(text: str, results: Path = RESULTS) -> str:
