@@ -171,7 +171,7 @@ def read_run(path: Path) -> Run:
         raise ValueError(f"{path} is not a run: its first line is no header")
     run = Run(path, records[0])
     for number, record in enumerate(records[1:], 2):
-        if "finished" in record:
+        if isinstance(record, dict) and "finished" in record:
             run.finished = record["finished"]
             continue
         try:

@@ -237,7 +237,10 @@ def load(path: Path) -> Experiment:
     try:
         return Experiment.model_validate(data)
     except ValidationError as error:
-        lines = [_explain(path, node, fault) for fault in error.errors()]
+        faults = error.errors()
+        # Pydantic also counts a list whose entries all failed as empty: only the entries' faults help.
+        deepest = [f for f in faults if not any(f is not o and o["loc"][: len(f["loc"])] == f["loc"] for o in faults)]
+        lines = [_explain(path, node, fault) for fault in deepest]
         raise InvalidExperiment("\n".join(dict.fromkeys(lines))) from None
 
 
