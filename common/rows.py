@@ -120,10 +120,11 @@ def encode(row: Row) -> str:
         record["d"] = 1
     record |= {name: value for name, value in (("clk", row.clocks), ("w", row.watts), ("thr", row.throttle)) if value}
     line = json.dumps(record, separators=(",", ":"), allow_nan=False)
-    if row.note:
+    room = MOST_BYTES - len(line) - len(',"note":""\n')
+    if row.note and room > 0:
         note = row.note.encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")
-        note = "".join(c for c in note if c.isprintable())[: MOST_BYTES - len(line) - len(',"note":""\n')]
-        line = json.dumps(record | {"note": note}, separators=(",", ":"), allow_nan=False)
+        record["note"] = "".join(c for c in note if c.isprintable())[:room]
+        line = json.dumps(record, separators=(",", ":"), allow_nan=False)
     return line
 
 

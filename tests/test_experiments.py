@@ -19,7 +19,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -417,6 +417,33 @@ def test_a_killed_sweep_goes_on_where_it_was(write, tmp_path: Path) -> None:
     ]
 
 
+HANGING = """\
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import test_experiments as t
+what = t.experiment(["data_parallel"], [[64, 64, 128]], time_limit_s=500.0)
+t.Sweep(what, Path(sys.argv[2]), find=t.find).run()
+"""
+
+
+def test_a_worker_that_hangs_ends_with_the_runner(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", HANGING, str(ROOT / "tests"), str(tmp_path)]
+    runner = subprocess.Popen(command, cwd=ROOT, env=environment)
+    wait_for(
+        lambda: any(
+            p.read_bytes().count(b"\n") >= (1 if torch.cuda.is_available() else 3) for p in tmp_path.glob("*.jsonl")
+        )
+    )
+    time.sleep(1)
+    workers = children(runner.pid)
+    assert any(alive(pid) for pid in workers)
+    runner.kill()
+    runner.wait()
+    wait_for(lambda: not any(alive(pid) for pid in workers), 20)
+
+
 def unfinished(tmp_path: Path, what: Experiment, **changes: Any) -> tuple[Path, dict[str, Any]]:
     """A run without a last record, and the header that a new worker's run would have."""
     facts = {"device": {"name": "GPU one", "uuid": "GPU-1"}, "versions": {"torch": "1", "triton": "2"}}
@@ -484,7 +511,12 @@ ROWS = st.builds(
 )
 
 
+FULL = Row((8192, 8192, 8192), 99, "ok", (123456.789,) * MOST_ROUNDS, 1.234e-5, True, "π" * 400, *[(1980, 1980)] * 3)
+
+
 @given(ROWS)
+@example(FULL)
+@example(dataclasses.replace(FULL, samples=(), note='"\\' * 200))
 def test_a_row_stays_small_and_comes_back(row: Row) -> None:
     line = rows.encode(row)
     assert len(line.encode()) + 1 <= 300
