@@ -18,9 +18,6 @@ from packaging.version import Version
 
 from common.card import WaitsFor
 
-SUPPORTED = ("3.6", "3.9")
-"""First and last minor version of Triton whose interpreter is known."""
-
 
 def interpreting() -> bool:
     """Whether kernels decorated in this process are interpreted (TRITON_INTERPRET=1)."""

@@ -6,7 +6,6 @@ launch, and tools can record a launch instead of making it.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -384,7 +383,3 @@ def compiled_kernel(call: KernelCall) -> Any:
     compiled = call.kernel.warmup(*call.args, grid=(call.programs,), **call.options)
     compiled._init_handles()
     return compiled
-
-
-def config_fields() -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(Config))
