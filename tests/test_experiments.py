@@ -428,7 +428,10 @@ t.Sweep(what, Path(sys.argv[2]), find=t.find).run()
 
 
 def test_a_worker_that_hangs_ends_with_the_runner(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
     command = [sys.executable, "-c", HANGING, str(ROOT / "tests"), str(tmp_path)]
     runner = subprocess.Popen(command, cwd=ROOT, env=environment)
     wait_for(
