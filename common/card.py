@@ -49,14 +49,17 @@ class Contract:
 
     `dtypes`: names of torch dtypes. `divisible`: BLOCK_M, BLOCK_N and BLOCK_K must divide M, N and K.
     `layouts`: "unit_stride" takes any 2-D strides with a stride of 1 in one dimension and copies other inputs;
-    "contiguous" refuses everything else; "any" takes all strides as they are. `one_tile_change`: no program
-    may touch more than two tiles.
+    "contiguous" refuses everything else; "any" takes all strides as they are. `most_tiles`: no program may
+    touch more Stream-K tiles than this. `equal_shares`: every Stream-K program must do as many MAC iterations.
+    `shared_tiles`: whether the result is right where several programs share a tile.
     """
 
     dtypes: tuple[str, ...] = ("float16",)
     divisible: bool = True
     layouts: Literal["unit_stride", "contiguous", "any"] = "unit_stride"
-    one_tile_change: bool = False
+    most_tiles: int | None = None
+    equal_shares: bool = False
+    shared_tiles: bool = True
 
 
 @dataclass(frozen=True)

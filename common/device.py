@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -102,3 +103,15 @@ def _ptxas_version() -> str | None:
     except (OSError, AttributeError, RuntimeError, subprocess.CalledProcessError):
         return None
     return text.stdout.strip().splitlines()[-1]
+
+
+def commit() -> tuple[str, bool | None]:
+    """The git commit, and whether files differ from it; ZOO_COMMIT stands in where there is no repository."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], **options).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], **options).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("ZOO_COMMIT", "unknown"), None
+    return head, bool(changed)

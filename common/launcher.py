@@ -220,7 +220,7 @@ def prepare(
 ) -> Prepared:
     """Check contract, plan and co-residency, and allocate C if `out` is None; nothing is launched.
 
-    `guarded=False` leaves out the guard on a program's tiles, for tests that show the defect behind it.
+    `guarded=False` leaves out the guard on a program's tiles and share, to show or to time what lies behind it.
     Raises UnsupportedProblem, NotCoResident, NoDevice, and Triton's OutOfResources for waiting variants.
     """
     card = variant.card
@@ -230,7 +230,7 @@ def prepare(
     out = _check_output(a, b, out)
     schedule = plan(card, a.shape[0], b.shape[1], a.shape[1], config, sms(a.device))
     if guarded:
-        _check_tile_changes(variant, schedule)
+        _check_schedule(variant, schedule)
     config = config.replace(programs=schedule.programs)
     prepared = Prepared(variant, a, b, out, schedule, config)
     if card.needs_co_residency and schedule.sk_tiles and schedule.max_peers > 1:
@@ -333,14 +333,25 @@ def _check_output(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) ->
     return out
 
 
-def _check_tile_changes(variant: Variant, schedule: Schedule) -> None:
-    if not variant.card.contract.one_tile_change or not schedule.sk_tiles:
+def _check_schedule(variant: Variant, schedule: Schedule) -> None:
+    """Raise UnsupportedProblem where a program's share of the Stream-K tiles is one that the kernel gets wrong."""
+    contract, name = variant.card.contract, variant.name
+    if not schedule.sk_tiles:
+        return
+    if contract.equal_shares and schedule.rest:
+        raise UnsupportedProblem(
+            f"{name}: {schedule.programs} programs cannot have equal shares of {schedule.total} MAC iterations"
+        )
+    if not contract.shared_tiles and schedule.max_peers > 1:
+        raise UnsupportedProblem(f"{name}: {schedule.max_peers} programs share a tile, of which one alone would count")
+    if contract.most_tiles is None:
         return
     for program in range(schedule.programs):
-        if len(schedule.segments(program)) > 2:
+        tiles = len(schedule.segments(program))
+        if tiles > contract.most_tiles:
             raise UnsupportedProblem(
-                f"{variant.name}: program {program} spans three tiles, and its pointers are wrong from the third on; "
-                "choose more programs, or v04"
+                f"{name}: program {program} spans {tiles} tiles, and the kernel is wrong from tile "
+                f"{contract.most_tiles + 1} of a program on: choose more programs, or v04"
             )
 
 

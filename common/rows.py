@@ -39,7 +39,7 @@ MOST_BYTES = 300
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. `samples`: microseconds of device time, empty unless the status is `ok`.
+    """One measurement. `samples`: microseconds, empty unless the status is `ok` or the run timed wrong results too.
 
     `error`: relative to the reference's magnitude, None if nothing was computed. `clocks` (MHz), `watts` and `throttle`
     (NVML's bit mask of reasons): before and after the problem, empty where they are unknown.

@@ -20,6 +20,11 @@ METHOD = (
     "cuda graph replay between events, L2 flushed by a write, candidates in a fresh random order every round, "
     "samples that the host did not queue before the flush ended are taken again"
 )
+DO_BENCH = (
+    "triton.testing.do_bench: mean over calls from Python, each between events after a flush of the L2, so that gaps "
+    "in which the host is late are measured; candidates in a fresh random order every round"
+)
+DO_BENCH_WARMUP_MS, DO_BENCH_REPEAT_MS = 2, 8
 MOST_WRITES = 16
 """Writes of the flush buffer before a replay, at most."""
 MOST_TRIES = 50
@@ -130,6 +135,28 @@ class Stopwatch:
                 for position in order:
                     before(position)
                     timed[position].samples.append(self.sample(timed[position]))
+
+
+def do_bench_means(
+    calls: Sequence[Callable[[], object]],
+    rounds: int,
+    seed: int | str,
+    before: Callable[[int], None] = lambda position: None,
+) -> list[list[float]]:
+    """For each call `rounds` means in microseconds, as `triton.testing.do_bench` gives them.
+
+    What the thread reported, kept to compare with: the time that Python needs for a call counts wherever the GPU has
+    nothing else to do. `before` hears whose turn it is.
+    """
+    means: list[list[float]] = [[] for _ in calls]
+    for order in orders(len(calls), rounds, seed):
+        for position in order:
+            before(position)
+            milliseconds = triton.testing.do_bench(
+                calls[position], warmup=DO_BENCH_WARMUP_MS, rep=DO_BENCH_REPEAT_MS, return_mode="mean"
+            )
+            means[position].append(1000 * milliseconds)
+    return means
 
 
 @contextmanager

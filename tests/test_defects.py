@@ -55,7 +55,7 @@ def test_third_tile_is_loaded_from_wrong_places(device: str) -> None:
     wide_a[:64], wide_b[:, :160] = a, b
     a, b = wide_a[:64], wide_b[:, :160]
     config = v.card.default.replace(block=BLOCK, programs=6)
-    with pytest.raises(UnsupportedProblem, match="spans three tiles"):
+    with pytest.raises(UnsupportedProblem, match="spans 3 tiles"):
         prepare(v, a, b, config=config)
     prepared = prepare(v, a, b, config=config, guarded=False)
     prepared.run()

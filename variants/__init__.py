@@ -36,27 +36,35 @@ def all_names() -> list[str]:
     return names() + baselines()
 
 
+@lru_cache
+def ablation_names() -> list[str]:
+    """Copies of v00 with one change each. They are found by name, and are in no list of variants."""
+    return sorted(m.name for m in pkgutil.iter_modules([f"{__path__[0]}/ablations"]))
+
+
 def resolve(name: str) -> str:
     """The full name for a number (`v05`), a module's name, or any unambiguous part of one.
 
     Raises UnknownVariant naming the candidates, or the nearest names when there is none.
     """
     wanted = name.lower()
-    if wanted in all_names():
+    if wanted in all_names() or wanted in ablation_names():
         return wanted
     matches = [full for full in all_names() if full.split("_")[0] == wanted] or [
         full for full in all_names() if wanted and wanted in full
     ]
+    matches = matches or [full for full in ablation_names() if wanted and wanted in full]
     if len(matches) == 1:
         return matches[0]
     if matches:
         raise UnknownVariant(f"{name!r} may be any of {', '.join(matches)}")
-    raise UnknownVariant(f"no variant {name!r}; nearest: {nearest(wanted, all_names())}")
+    raise UnknownVariant(f"no variant {name!r}; nearest: {nearest(wanted, all_names() + ablation_names())}")
 
 
 @lru_cache
 def _load(full: str) -> Variant:
-    return Variant(full, importlib.import_module(f"variants.{full}"))
+    package = "variants.ablations" if full in ablation_names() else "variants"
+    return Variant(full, importlib.import_module(f"{package}.{full}"))
 
 
 def get(name: str) -> Variant:

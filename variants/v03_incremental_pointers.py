@@ -22,7 +22,7 @@ CARD = Card(
     diff_budget=60,
     default=Config(block=(128, 128, 32), num_warps=16, num_stages=1, full_tiles_warps=4, full_tiles_stages=3),
     zeroed_output=True,
-    contract=Contract(one_tile_change=True),
+    contract=Contract(most_tiles=2),
     claims=("C07",),
     defects=(
         Defect("third_tile", "a program that spans three tiles loads the third from wrong places", "tests/test_defects.py::test_third_tile_is_loaded_from_wrong_places"),

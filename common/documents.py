@@ -1,0 +1,79 @@
+"""Small committed measurements that are no sweep: one JSON document with where it is from and a list of records.
+
+`facts-DATE.json`, `counters-DATE.json` and the like lie beside the runs of `common.rows`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import device
+
+
+@dataclass(frozen=True)
+class Document:
+    """`header`: date, commit, device, versions, and `dry_run` where nothing of it is a measurement on a GPU."""
+
+    path: Path
+    header: dict[str, Any]
+    records: list[dict[str, Any]]
+
+    @property
+    def id(self) -> str:
+        return self.path.stem
+
+    def select(self, **wanted: Any) -> list[dict[str, Any]]:
+        """The records that have these values."""
+        return [r for r in self.records if all(r.get(key) == value for key, value in wanted.items())]
+
+
+def header(**more: Any) -> dict[str, Any]:
+    """Date, commit, device and versions of this process, and what the caller adds."""
+    commit, dirty = device.commit()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        "device": device.identity(),
+        "versions": device.versions(),
+        **more,
+    }
+
+
+def write(folder: Path, kind: str, head: dict[str, Any], records: list[dict[str, Any]]) -> Path:
+    """Write `kind-DATE.json` whole or not at all; return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    date = datetime.datetime.fromisoformat(head["date"])
+    path = folder / f"{kind}-{date:%Y%m%d-%H%M%S}.json"
+    lines = ",\n".join(json.dumps(record) for record in records)
+    partial = path.with_suffix(".partial")
+    partial.write_text(f'{{"header": {json.dumps(head)},\n"records": [\n{lines}\n]}}\n')
+    os.replace(partial, path)
+    return path
+
+
+def read(path: Path) -> Document:
+    """Raises ValueError where the file is no such document."""
+    data = json.loads(path.read_text())
+    if not isinstance(data, dict) or not {"header", "records"} <= data.keys():
+        raise ValueError(f"{path} is no document with a header and records")
+    return Document(path, data["header"], data["records"])
+
+
+def newest(folder: Path, kind: str) -> Document | None:
+    """The newest document of a kind that is no dry run, or None."""
+    for path in sorted(folder.glob(f"{kind}-*.json"), reverse=True):
+        try:
+            found = read(path)
+        except ValueError as error:
+            warnings.warn(f"{path}: {error}", stacklevel=2)
+            continue
+        if not found.header.get("dry_run"):
+            return found
+    return None
