@@ -1,4 +1,4 @@
-"""The command line of the experiments: `python -m experiments list | run FILE.yaml`."""
+"""The command line of the experiments: `python -m experiments list | run FILE.yaml | facts | counters`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ RESULTS = HERE / "results"
 @app.command("list")
 def list_experiments(as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False) -> None:
     """List the experiments with their question, problems, candidates and the newest finished run."""
-    from experiments.spec import load
+    from experiments.spec import files, load
 
     found = []
-    for path in sorted(HERE.glob("*.yaml")):
+    for path in files(HERE):
         experiment = load(path)
         newest = rows.newest_run(RESULTS, experiment.name)
         found.append(
@@ -61,6 +61,10 @@ def run(
     device: Annotated[
         Literal["cuda", "interpreter"], typer.Option(help="interpreter: check correctness on the CPU, no speeds")
     ] = "cuda",
+    time_wrong_results: Annotated[
+        bool,
+        typer.Option("--time-wrong-results", help="time what is wrong too; no figure shows its speed"),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Measure an experiment. Rows are appended as they are measured; a killed run goes on with --resume."""
@@ -74,7 +78,13 @@ def run(
         _require_gpu()
     with _shown(experiment.name) as on_progress:
         sweep = Sweep(
-            experiment, out, resume, limit, on_progress, lambda text: print(text, file=sys.stderr, flush=True)
+            experiment,
+            out,
+            resume,
+            limit,
+            on_progress,
+            lambda text: print(text, file=sys.stderr, flush=True),
+            wrong_results=time_wrong_results,
         )
         try:
             path = sweep.run()
@@ -86,6 +96,43 @@ def run(
             raise typer.Exit(2) from None
     finished = rows.read_run(path)
     print(json.dumps(_summary(finished)) if as_json else _told(finished))
+
+
+@app.command()
+def facts(
+    out: Annotated[Path, typer.Option(help="where the document goes")] = RESULTS,
+    device: Annotated[
+        Literal["cuda", "interpreter"], typer.Option(help="interpreter: a small dry run on the CPU")
+    ] = "cuda",
+) -> None:
+    """Measure facts about results: v03's third tile, the spread of NaN, rounding by peers, bits that vary."""
+    os.environ["TRITON_INTERPRET"] = "1" if device == "interpreter" else "0"
+    from experiments.facts import measure
+
+    if device == "cuda":
+        _require_gpu()
+    print(measure(out, lambda text: print(text, file=sys.stderr, flush=True)))
+
+
+@app.command()
+def counters(
+    file: Annotated[Path, typer.Argument(help="an experiment whose calls are profiled")] = HERE / "counters.yaml",
+    out: Annotated[Path, typer.Option(help="where the document goes")] = RESULTS,
+    inside: Annotated[bool, typer.Option("--inside", hidden=True)] = False,
+) -> None:
+    """Read hardware counters of an experiment's calls with Nsight Compute; estimate bytes where it cannot run."""
+    from common import documents
+    from experiments import counters as profiling
+    from experiments.spec import load
+
+    experiment = load(file)
+    _require_gpu()
+    if inside:
+        profiling.inside(experiment)
+        return
+    path = profiling.measure(file, experiment, out)
+    head = documents.read(path).header
+    print(f"{path}\nsource: {head['source']}" + (f" ({head['reason']})" if head["reason"] else ""))
 
 
 @contextmanager

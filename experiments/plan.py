@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -15,12 +16,27 @@ from common.problem import Problem
 EMPTY = "empty"
 """The candidate that launches an empty kernel: the floor of the harness."""
 PROGRAMS = ("sms", "2*sms", "tiles")
-"""Stream-K programs that the problem and the GPU decide."""
+"""Stream-K programs that the problem and the GPU decide; beside them a fraction of the SMs, `0.4*sms`."""
+_FRACTION = re.compile(r"(\d+\.\d+)\*sms")
+
+
+def fraction(programs: int | str) -> float | None:
+    """The x of `x*sms`, None for other counts of programs."""
+    found = _FRACTION.fullmatch(str(programs))
+    return float(found[1]) if found else None
+
+
+def count_programs(programs: int | str, sms: int, tiles: int) -> int:
+    """Stream-K programs as a number; a fraction of the SMs is rounded to the nearest even number, at least 2."""
+    share = fraction(programs)
+    if share is not None:
+        return max(2, 2 * round(share * sms / 2))
+    return int({"sms": sms, "2*sms": 2 * sms, "tiles": tiles}.get(programs, programs))
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A variant with a config; `programs` may be one of PROGRAMS. `number` counts repeats from 0.
+    """A variant with a config; `programs`: a count, one of PROGRAMS, or `x*sms`. `number` counts repeats from 0.
 
     `detail` tells candidates apart in their label that differ in warps or stages alone.
     """
@@ -64,8 +80,7 @@ class Candidate:
         if variants.get(self.variant).card.decomposition in ("data_parallel", "library"):
             return self.config
         tiles = cdiv(problem.m, self.config.block[0]) * cdiv(problem.n, self.config.block[1])
-        values = {"sms": sms, "2*sms": 2 * sms, "tiles": tiles}
-        return self.config.replace(programs=values.get(self.programs, self.programs))
+        return self.config.replace(programs=count_programs(self.programs, sms, tiles))
 
 
 def tell_apart(candidates: list[Candidate]) -> list[Candidate]:

@@ -6,9 +6,7 @@ import datetime
 import fcntl
 import json
 import multiprocessing
-import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from typing import Any, TextIO
 import numpy as np
 
 import variants
-from common import rows
+from common import device, rows
 from common.errors import InvalidExperiment
 from common.launcher import Variant
 from common.problem import Problem
@@ -106,7 +104,8 @@ class Process:
 class Sweep:
     """An experiment on its way: what is measured, and the file that rows go to.
 
-    `limit`: only the first problems. `find`: where the worker takes variants from.
+    `limit`: only the first problems. `find`: where the worker takes variants from. `wrong_results`: time what is
+    wrong too; its rows keep the status "incorrect", so that no speed is read from them.
     """
 
     experiment: Experiment
@@ -116,6 +115,7 @@ class Sweep:
     on_progress: Callable[[int, int, Problem], None] = lambda done, total, problem: None
     notice: Callable[[str], None] = print
     find: Callable[[str], Variant] = variants.get
+    wrong_results: bool = False
     candidates: list[Candidate] = field(init=False)
     costs: list[float] = field(init=False, default_factory=list)
     flushing: dict[str, int] = field(init=False, default_factory=dict)
@@ -151,7 +151,8 @@ class Sweep:
             worker.kill()
 
     def _start(self) -> Process:
-        job = Job(self.candidates, self.experiment.rounds, self.experiment.seed, self.experiment.tolerance, self.find)
+        what = self.experiment
+        job = Job(self.candidates, what.rounds, what.seed, what.tolerance, self.find, what.timing, self.wrong_results)
         try:
             return Process(job, self.experiment.time_limit_s)
         except WorkerLost as lost:
@@ -227,7 +228,7 @@ class Sweep:
 
     def _header(self, facts: dict[str, Any], problems: int) -> dict[str, Any]:
         now = datetime.datetime.now(datetime.UTC)
-        commit, dirty = _commit()
+        commit, dirty = device.commit()
         return {
             "run": f"{self.experiment.name}-{now:%Y%m%d-%H%M%S}",
             "experiment": self.experiment.name,
@@ -243,6 +244,7 @@ class Sweep:
             "inputs": f"standard normal, seed {self.experiment.seed}",
             "seed": self.experiment.seed,
             "rounds": self.experiment.rounds,
+            "wrong_results_timed": self.wrong_results,
             **facts,
             "candidates": [self._described(c) for c in self.candidates],
         }
@@ -283,6 +285,8 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
         return f"the specification was another one ({old['experiment_hash']}, now {new['experiment_hash']})"
     if old.get("limit") != new["limit"]:
         return f"its limit on problems was {old.get('limit')}, now {new['limit']}"
+    if bool(old.get("wrong_results_timed")) != new["wrong_results_timed"]:
+        return "one of both times wrong results too"
     if old["device"] != new["device"]:
         return f"it was measured on {_device(old)}, this is {_device(new)}"
     if old["versions"] != new["versions"]:
@@ -295,15 +299,3 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
 
 def _device(header: dict[str, Any]) -> str:
     return f"{header['device']['name']} {header['device'].get('uuid') or ''}".strip()
-
-
-def _commit() -> tuple[str, bool | None]:
-    """The git commit, and whether files differ from it; ZOO_COMMIT stands in where there is no repository."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    options: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
-    try:
-        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], **options).stdout.strip()
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], **options).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("ZOO_COMMIT", "unknown"), None
-    return head, bool(changed)

@@ -16,7 +16,7 @@ import variants
 from common.card import Config
 from common.errors import InvalidExperiment, UnknownVariant, nearest
 from common.problem import Layout, Problem
-from experiments.plan import EMPTY, PROGRAMS, Candidate, tell_apart
+from experiments.plan import EMPTY, PROGRAMS, Candidate, fraction, tell_apart
 
 MOST_ROUNDS = 25
 """More samples than this do not fit into a row of at most 300 bytes."""
@@ -104,7 +104,8 @@ class Candidates(Strict):
     """One or more candidates: lists of `variant` and `programs` are multiplied out. What is left out is the card's.
 
     `warps` and `stages` are those of every kernel of a variant, `full_tiles_warps` and `full_tiles_stages` those of its
-    full-tiles kernel where that differs. `programs`: a count, or `sms`, `2*sms`, `tiles`.
+    full-tiles kernel where that differs. `programs`: a count, or `sms`, `2*sms`, `tiles`, or a
+    fraction of the SMs, `0.4*sms`, which is rounded to an even number.
     """
 
     variant: tuple[str, ...]
@@ -138,9 +139,12 @@ class Candidates(Strict):
     def _counted(cls, values: tuple[int | str, ...]) -> tuple[int | str, ...]:
         found = tuple(int(v) if isinstance(v, str) and v.isdecimal() else v for v in values)
         for value in found:
-            if value not in PROGRAMS and not (isinstance(value, int) and value >= 0):
-                allowed = nearest(str(value), PROGRAMS)
-                raise ValueError(f"{value!r}: a count of 0 or more, or {', '.join(PROGRAMS)}; nearest: {allowed}")
+            if value in PROGRAMS or fraction(value) or (isinstance(value, int) and value >= 0):
+                continue
+            allowed = nearest(str(value), PROGRAMS)
+            raise ValueError(
+                f"{value!r}: a count of 0 or more, or {', '.join(PROGRAMS)}, or 0.4*sms; nearest: {allowed}"
+            )
         return found
 
     @field_validator("block")
@@ -170,7 +174,8 @@ class Experiment(Strict):
     """What is measured: problems times candidates.
 
     `rounds`: samples of each. `time_limit_s`: seconds that one step of one candidate (compile and check, or one sample)
-    may take. `tolerance`: replaces the one that follows from K and the peers of a tile.
+    may take. `tolerance`: replaces the one that follows from K and the peers of a tile. `timing`: `graph` takes device
+    time from replays of CUDA graphs, `do_bench` the means of Triton's function of that name, host gaps included.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -178,6 +183,7 @@ class Experiment(Strict):
     problems: Problems
     candidates: Annotated[tuple[Candidates, ...], Field(min_length=1)]
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 9
+    timing: Literal["graph", "do_bench"] = "graph"
     time_limit_s: Annotated[float, Field(gt=0)] = 60.0
     seed: int = 123
     tolerance: Annotated[float, Field(gt=0)] | None = None
@@ -212,6 +218,15 @@ class _Loader(yaml.SafeLoader):
                 raise InvalidExperiment(f"{self.name}:{line}: {key}: comes twice, first in line {seen[key]}")
             seen[key] = line
         return super().construct_mapping(node, deep)
+
+
+NOT_EXPERIMENTS = ("claims.yaml",)
+"""Data of other kinds that lies beside the experiments."""
+
+
+def files(folder: Path) -> list[Path]:
+    """The experiments of a folder, by name."""
+    return sorted(path for path in folder.glob("*.yaml") if path.name not in NOT_EXPERIMENTS)
 
 
 def load(path: Path) -> Experiment:

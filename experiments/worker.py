@@ -23,7 +23,16 @@ from common.launcher import Prepared, Variant, prepare, sms
 from common.problem import Problem, make_inputs
 from common.reference import Check, Reference, reference
 from common.rows import Row, encode
-from common.timing import METHOD, Stopwatch, Timed, empty_kernel
+from common.timing import (
+    DO_BENCH,
+    DO_BENCH_REPEAT_MS,
+    DO_BENCH_WARMUP_MS,
+    METHOD,
+    Stopwatch,
+    Timed,
+    do_bench_means,
+    empty_kernel,
+)
 from experiments.plan import EMPTY, Candidate
 
 NOBODY = -1
@@ -33,21 +42,27 @@ Send = Callable[[tuple[str, Any]], None]
 
 @dataclass
 class Job:
-    """What a worker needs for a sweep, sent to it once. `find`: where it takes variants from."""
+    """What a worker needs for a sweep, sent to it once. `find`: where it takes variants from.
+
+    `wrong_results`: let through and time what a guard on shares or the check would stop; its status stays "incorrect".
+    """
 
     candidates: list[Candidate]
     rounds: int
     seed: int
     tolerance: float | None
     find: Callable[[str], Variant] = variants.get
+    timing: str = "graph"
+    wrong_results: bool = False
 
 
 @dataclass
 class Ready:
-    """A candidate that was right: its row so far, and what is timed."""
+    """A candidate that was right: its row so far, and what is timed. `timed`: the captured call, where it is."""
 
     row: Row
-    timed: Timed
+    call: Callable[[], object]
+    timed: Timed | None
     prepared: Prepared | None
 
 
@@ -101,6 +116,9 @@ class Worker:
         facts = {"device": device_info.identity(), "versions": device_info.versions()}
         if self.stopwatch is None:
             return facts | {"dry_run": True, "timing": {"method": "none: the interpreter has no device time"}}
+        if self.job.timing == "do_bench":
+            windows = {"warmup_ms": DO_BENCH_WARMUP_MS, "repeat_ms": DO_BENCH_REPEAT_MS}
+            return facts | {"timing": {"method": DO_BENCH, **windows}}
         return facts | {"timing": {"method": METHOD, "flush_bytes": self.stopwatch.flush_bytes}}
 
     def flushing(self) -> dict[str, int]:
@@ -139,12 +157,13 @@ class Worker:
         candidate, shape = self.job.candidates[index], (problem.m, problem.n, problem.k)
         if candidate.variant == EMPTY:
             row = Row(shape, index, "ok")
-            return self._capture(row, lambda: empty_kernel[(1,)](), None) if self.stopwatch else row
+            return self._ready(row, lambda: empty_kernel[(1,)](), None) if self.stopwatch else row
         try:
             a, b = inputs
             out = torch.full((problem.m, problem.n), float("nan"), dtype=a.dtype, device=a.device)
             config = candidate.resolved(problem, sms(a.device))
-            prepared = prepare(self.job.find(candidate.variant), a, b, out, config)
+            guarded = not self.job.wrong_results
+            prepared = prepare(self.job.find(candidate.variant), a, b, out, config, guarded=guarded)
             prepared.run()
             self._synchronize()
             check = exact.check(out, prepared.schedule.max_peers)
@@ -152,13 +171,13 @@ class Worker:
             return Row(shape, index, self._status(error), note=_one_line(error))
         status = "ok" if self._right(check) else "incorrect"
         row = Row(shape, index, status, (), check.error, prepared.relies_on_dispatch_order)
-        if status != "ok" or self.stopwatch is None:
+        if self.stopwatch is None or (status != "ok" and not self.job.wrong_results):
             return row
-        return self._capture(row, prepared.run, prepared)
+        return self._ready(row, prepared.run, prepared)
 
-    def _capture(self, row: Row, call: Callable[[], object], prepared: Prepared | None) -> Ready:
+    def _ready(self, row: Row, call: Callable[[], object], prepared: Prepared | None) -> Ready:
         assert self.stopwatch is not None
-        return Ready(row, self.stopwatch.capture(call), prepared)
+        return Ready(row, call, self.stopwatch.capture(call) if self.job.timing == "graph" else None, prepared)
 
     def _time(
         self,
@@ -169,22 +188,29 @@ class Worker:
         stopwatch: Stopwatch,
     ) -> None:
         """Take the samples, and look at the last replay's result as at the first run's."""
-        stopwatch.interleave(
-            [one.timed for one in ready],
-            self.job.rounds,
-            seed,
-            lambda position: self._announce(ready[position].row.candidate),
-        )
+        samples = self._samples(ready, seed, stopwatch)
         pairs = zip(before, self.telemetry.read(), strict=True)
         clocks, watts, throttle = ((x, y) if x is not None and y is not None else () for x, y in pairs)
-        for one in ready:
+        for one, taken in zip(ready, samples, strict=True):
             row = replace(one.row, clocks=clocks, watts=watts, throttle=throttle)
-            if one.prepared is not None:
+            if one.prepared is not None and row.status == "ok":
                 check = exact.check(one.prepared.out, one.prepared.schedule.max_peers)
                 if not self._right(check):
                     self._send(replace(row, status="incorrect", error=check.error, note="right at first, not replayed"))
                     continue
-            self._send(replace(row, samples=tuple(one.timed.samples)))
+            self._send(replace(row, samples=tuple(taken)))
+
+    def _samples(self, ready: list[Ready], seed: str, stopwatch: Stopwatch) -> list[list[float]]:
+        """The samples of each candidate, in microseconds."""
+
+        def before(position: int) -> None:
+            self._announce(ready[position].row.candidate)
+
+        if self.job.timing == "do_bench":
+            return do_bench_means([one.call for one in ready], self.job.rounds, seed, before)
+        timed = [one.timed for one in ready if one.timed is not None]
+        stopwatch.interleave(timed, self.job.rounds, seed, before)
+        return [one.samples for one in timed]
 
     def _right(self, check: Check) -> bool:
         return check.ok if self.job.tolerance is None else check.error <= self.job.tolerance

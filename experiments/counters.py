@@ -1,0 +1,162 @@
+"""Hardware counters of whole calls by Nsight Compute, and the estimate that stands in where it cannot run.
+
+The profiler runs this module's `inside` in a process of its own. Calls are told apart by an empty kernel before each.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import variants
+from common import documents, traffic
+from common.launcher import GROUP_M, Prepared, plan, prepare, sms
+from common.problem import Problem, make_inputs
+from common.timing import empty_kernel
+from experiments.plan import EMPTY, Candidate
+from experiments.spec import Experiment
+
+KIND = "counters"
+MARKER = "empty_kernel"
+SUMMED = {
+    "dram__bytes_read.sum": "dram_read_bytes",
+    "dram__bytes_write.sum": "dram_write_bytes",
+    "lts__t_sectors_lookup_hit.sum": "l2_hit_sectors",
+    "lts__t_sectors_lookup_miss.sum": "l2_miss_sectors",
+    "gpu__time_duration.sum": "ns",
+}
+WEIGHTED = {
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": "dram_percent",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": "memory_percent",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed": "sm_percent",
+}
+"""Percentages of a kernel, weighted by its time in a call of several."""
+RESIDENT_PER_SM = 2
+"""Programs an SM in the estimate: what a 128x128 tile's registers allow."""
+Call = tuple[Problem, Candidate]
+
+
+def calls(experiment: Experiment) -> list[Call]:
+    """Every problem with every candidate once, without the empty kernel and without repeats."""
+    wanted = [c for c in experiment.all_candidates() if c.variant != EMPTY and not c.number]
+    return [(problem, candidate) for problem in experiment.problems.all() for candidate in wanted]
+
+
+def inside(experiment: Experiment) -> None:
+    """Run every call once, profiled, after one that is not: compiling is no part of it."""
+    torch.cuda.init()
+    for problem, candidate in calls(experiment):
+        prepared = _prepare(problem, candidate, experiment.seed)
+        prepared.run()
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaProfilerStart()
+        empty_kernel[(1,)]()
+        prepared.run()
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaProfilerStop()
+
+
+def _prepare(problem: Problem, candidate: Candidate, seed: int) -> Prepared:
+    a, b = make_inputs(problem, seed, device="cuda")
+    return prepare(variants.get(candidate.variant), a, b, config=candidate.resolved(problem, sms(a.device)))
+
+
+def measure(file: Path, experiment: Experiment, out: Path) -> Path:
+    """Profile an experiment's calls and write the document; without counters it holds estimates and the reason."""
+    rows, reason = profile(file)
+    wanted = calls(experiment)
+    groups = list(split_calls(rows)) if rows else []
+    if rows and len(groups) != len(wanted):
+        reason, groups = f"{len(groups)} calls were profiled, {len(wanted)} were made", []
+    device_sms, l2_bytes = torch.cuda.get_device_properties().multi_processor_count, _l2_bytes()
+    records = []
+    for number, (problem, candidate) in enumerate(wanted):
+        record = {"problem": [problem.m, problem.n, problem.k], "label": candidate.label, "variant": candidate.variant}
+        record |= estimated(problem, candidate, device_sms, l2_bytes)
+        records.append(record | (aggregate(groups[number]) if groups else {}))
+    head = documents.header(source="ncu" if groups else "estimate", reason=reason, experiment=experiment.name)
+    return documents.write(out, KIND, head, records)
+
+
+def _l2_bytes() -> int:
+    return torch.cuda.get_device_properties().L2_cache_size
+
+
+def profile(file: Path) -> tuple[list[dict[str, str]], str]:
+    """The profiler's rows, one a kernel and metric; none and the reason where it is missing or reads nothing."""
+    profiler = shutil.which("ncu")
+    if profiler is None:
+        return [], "ncu was not found"
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log.csv"
+        command = [profiler, "--profile-from-start", "off", "--clock-control", "none", "--csv", "--print-units", "base"]
+        command += ["--metrics", ",".join([*SUMMED, *WEIGHTED]), "--log-file", str(log)]
+        command += [sys.executable, "-m", "experiments", "counters", str(file), "--inside"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        text = log.read_text(errors="replace") if log.exists() else ""
+    rows = parse(text)
+    if rows:
+        return rows, ""
+    said = [line for line in text.splitlines() if "ERROR" in line or "WARNING" in line]
+    return [], " ".join([*said, *done.stderr.split("\n")[-6:]])[:500] or f"ncu ended with {done.returncode} and no rows"
+
+
+def parse(text: str) -> list[dict[str, str]]:
+    """The rows of the profiler's table, which its own messages may precede."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    return list(csv.DictReader(lines)) if lines and "Metric Name" in lines[0] else []
+
+
+def split_calls(rows: list[dict[str, str]]) -> Iterator[dict[str, dict[str, float]]]:
+    """For each call its kernels' metrics, `{kernel id: {metric: value}}`; a marker's kernel begins a call."""
+    call: dict[str, dict[str, float]] | None = None
+    markers: set[str] = set()
+    for row in rows:
+        kernel = row["ID"]
+        if row["Kernel Name"].startswith(MARKER):
+            if kernel not in markers:
+                markers.add(kernel)
+                if call is not None:
+                    yield call
+                call = {}
+        elif call is not None:
+            call.setdefault(kernel, {})[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
+    if call is not None:
+        yield call
+
+
+def aggregate(kernels: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Sums over a call's kernels, percentages weighted by their time, and the L2's hit rate."""
+    found: dict[str, Any] = {"kernels": len(kernels)}
+    for metric, name in SUMMED.items():
+        found[name] = sum(k.get(metric, 0.0) for k in kernels.values())
+    for metric, name in WEIGHTED.items():
+        weighted = sum(k.get(metric, 0.0) * k.get("gpu__time_duration.sum", 0.0) for k in kernels.values())
+        found[name] = round(weighted / found["ns"], 2) if found["ns"] else None
+    lookups = found["l2_hit_sectors"] + found["l2_miss_sectors"]
+    return found | {"l2_hit_rate": round(found["l2_hit_sectors"] / lookups, 5) if lookups else None}
+
+
+def estimated(problem: Problem, candidate: Candidate, device_sms: int, cache_bytes: int) -> dict[str, Any]:
+    """Bytes of A and B requested and missed by the schedule over an LRU cache; none for the library."""
+    v = variants.get(candidate.variant)
+    if v.card.decomposition == "library":
+        return {}
+    config = candidate.resolved(problem, device_sms)
+    schedule = plan(v.card, problem.m, problem.n, problem.k, config, device_sms)
+    group_m = GROUP_M if config.order == "swizzled" else 0
+    size = problem.torch_dtype.itemsize
+    found = traffic.estimate(schedule, config.block, size, group_m, RESIDENT_PER_SM * device_sms, cache_bytes)
+    return {
+        "estimated_requested_bytes": found.requested,
+        "estimated_missed_bytes": found.missed,
+        "estimated_hit_rate": round(found.hit_rate, 5),
+    }
