@@ -32,6 +32,7 @@ POINTER_TYPES = {
     torch.float32: "*fp32",
     torch.int32: "*i32",
     torch.int8: "*i8",
+    torch.int64: "*i64",
 }
 
 

@@ -22,6 +22,10 @@ class InvalidExperiment(ValueError):
     """An experiment file does not match the schema; the message names file, line, key and what is allowed."""
 
 
+class WrongResult(RuntimeError):
+    """A kernel's result is wrong, so nothing about its speed is recorded."""
+
+
 class NoDevice(RuntimeError):
     """The call needs an NVIDIA GPU and none was found."""
 

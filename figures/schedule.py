@@ -8,6 +8,7 @@ BLOCK_K = 4, so 9 tiles of 32 iterations.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,12 +37,17 @@ class Placed:
 
 def place(schedule: Schedule, processors: int) -> list[Placed]:
     """Give each program to the first processor that is free, lowest number first."""
+    return place_programs(schedule.by_program(), processors, schedule.iters_per_tile)
+
+
+def place_programs(programs: Iterable[Iterable[Segment]], processors: int, iters_per_tile: int) -> list[Placed]:
+    """The same for the segments of any programs, in the order in which they start."""
     free = [(0, processor) for processor in range(processors)]
     placed = []
-    for segments in schedule.by_program():
+    for segments in programs:
         time, processor = heapq.heappop(free)
         for segment in segments:
-            placed.append(Placed(segment, processor, time, schedule.is_whole(segment)))
+            placed.append(Placed(segment, processor, time, len(segment) == iters_per_tile))
             time += len(segment)
         heapq.heappush(free, (time, processor))
     return placed

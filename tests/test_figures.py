@@ -11,9 +11,11 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+from test_tracing import made_up
 
-from common.decomposition import Schedule
+from common.decomposition import Schedule, always_two_tile
 from common.errors import nearest
+from common.timeline import newest
 from figures import NAMES, schedule, source, speedup
 from figures.__main__ import HERE, RESULTS, render
 from figures.source import MissingRun
@@ -25,6 +27,7 @@ MEASURED = {
     "roofline": source.POPULATIONS,
     "headline": ("headline",),
 }
+TRACED = {"timeline": (1536, 1792, 6016), "timeline_split": (256, 512, 32768)}
 VARIANTS = (
     "empty",
     "torch_matmul",
@@ -80,6 +83,9 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
     for experiment in (*source.POPULATIONS, "headline"):
         write_run(folder, experiment)
+    for problem in TRACED.values():
+        name = f"trace-v05_cas_lock-{'x'.join(map(str, problem))}-20300101-000000"
+        made_up("v05_cas_lock", always_two_tile(5, 5, 40, 8), trace=name, problem=problem).write(folder)
     return folder
 
 
@@ -120,6 +126,15 @@ def test_the_thread_averages_belong_to_its_own_population_alone(results: Path) -
         drawn[name] = sorted(line.get_xdata()[0] for line in axes.lines if line.get_marker() == "v")
         plt.close()
     assert drawn == {"thread_sampled": [0.962, 1.052, 1.063], "log_sampled": []}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_a_timeline_names_its_file_and_what_tracing_cost(name: str, results: Path, tmp_path: Path) -> None:
+    text = render(name, results, tmp_path)[0].read_text()
+    assert f"trace-v05_cas_lock-{'x'.join(map(str, TRACED[name]))}-20300101-000000" in text
+    assert "tracing makes it +2.0% longer" in text
+    with pytest.raises(MissingRun, match="python -m variants trace"):
+        render(name, tmp_path / "empty", tmp_path)
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -166,8 +181,9 @@ def test_the_committed_picture_shows_the_newest_run(name: str) -> None:
     from common.rows import newest_run
 
     runs = [run for experiment in MEASURED.get(name, ()) if (run := newest_run(RESULTS, experiment))]
+    runs += newest(RESULTS, TRACED[name]) if name in TRACED else []
     picture = HERE / f"{name}.svg"
-    if name in MEASURED and not runs:
+    if name in {**MEASURED, **TRACED} and not runs:
         assert not picture.exists(), f"{picture.name} has no measurement behind it"
         return
     text = picture.read_text()

@@ -1,4 +1,4 @@
-"""The command line of the zoo: `python -m variants list | show | run | compile`."""
+"""The command line of the zoo: `python -m variants list | show | run | trace | compile`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -19,13 +20,14 @@ import variants
 from common import interpreter
 from common.card import Config
 from common.compilation import compile_variant, target
-from common.errors import InvalidExperiment, NoDevice, NotCoResident, UnknownVariant, UnsupportedProblem
+from common.errors import InvalidExperiment, NoDevice, NotCoResident, UnknownVariant, UnsupportedProblem, WrongResult
 from common.launcher import Prepared, Variant, compiled_kernel, prepare
 from common.problem import Problem, make_inputs
 from common.reference import reference
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
 console = Console(width=None if sys.stdout.isatty() else 150)
+RESULTS = Path(__file__).parent.parent / "experiments" / "results"
 
 Name = Annotated[str, typer.Argument(help="a number (v05), a module's name, or any unambiguous part of one")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
@@ -85,18 +87,8 @@ def run(
 ) -> None:
     """Run one variant on seeded inputs, check it against float64 and print what the thread's `debug` printed."""
     v = variants.get(name)
-    if interpret and not interpreter.interpreting():
-        environment = os.environ | {"TRITON_INTERPRET": "1"}
-        raise SystemExit(subprocess.run([sys.executable, "-m", "variants", *sys.argv[1:]], env=environment).returncode)
-    if not interpreter.interpreting() and not torch.cuda.is_available():
-        raise NoDevice("no NVIDIA GPU was found: add --interpret to run on the CPU, or use `compile` and `diff`")
-    if interpreter.interpreting():
-        interpreter.require_interpreter()
-    changes: dict[str, Any] = {"programs": programs, "num_warps": warps, "num_stages": stages, "order": order}
-    changes = {key: value for key, value in changes.items() if value is not None} | {"two_tiles": two_tiles}
-    if block is not None:
-        changes["block"] = parse_block(block)
-    config = v.card.default.replace(**changes)
+    _choose_device(interpret)
+    config = _config(v, programs, block, warps, stages, two_tiles, order)
     device = "cpu" if interpreter.interpreting() else "cuda"
     a, b = make_inputs(Problem(m, n, k), seed, device=device)
     out = torch.full((m, n), float("nan"), dtype=a.dtype, device=device)
@@ -107,6 +99,82 @@ def run(
     report |= {"status": "ok" if check.ok else "incorrect", "error": check.error, "tolerance": check.tolerance}
     print(json.dumps(report, indent=1)) if as_json else _print_report(report)
     raise SystemExit(0 if check.ok else 1)
+
+
+def _choose_device(interpret: bool) -> None:
+    """Go on in a process that interprets, if that is asked for. Raises NoDevice where nothing can run."""
+    if interpret and not interpreter.interpreting():
+        environment = os.environ | {"TRITON_INTERPRET": "1"}
+        raise SystemExit(subprocess.run([sys.executable, "-m", "variants", *sys.argv[1:]], env=environment).returncode)
+    if not interpreter.interpreting() and not torch.cuda.is_available():
+        raise NoDevice("no NVIDIA GPU was found: add --interpret to run on the CPU, or use `compile` and `diff`")
+    if interpreter.interpreting():
+        interpreter.require_interpreter()
+
+
+def _config(
+    v: Variant,
+    programs: int | None,
+    block: str | None,
+    warps: int | None,
+    stages: int | None,
+    two_tiles: bool,
+    order: str | None,
+) -> Config:
+    """The card's default with what the command line says."""
+    changes: dict[str, Any] = {"programs": programs, "num_warps": warps, "num_stages": stages, "order": order}
+    changes = {key: value for key, value in changes.items() if value is not None} | {"two_tiles": two_tiles}
+    if block is not None:
+        changes["block"] = parse_block(block)
+    return v.card.default.replace(**changes)
+
+
+@app.command()
+def trace(
+    name: Name,
+    m: Annotated[int, typer.Option("--m", help="rows of A and C")],
+    n: Annotated[int, typer.Option("--n", help="columns of B and C")],
+    k: Annotated[int, typer.Option("--k", help="columns of A, rows of B")],
+    programs: Annotated[int | None, typer.Option(help="Stream-K programs; default one an SM, 0 for none")] = None,
+    block: Annotated[str | None, typer.Option(help="BLOCK_MxBLOCK_NxBLOCK_K, default the card's")] = None,
+    warps: Annotated[int | None, typer.Option(help="warps of the first wave")] = None,
+    stages: Annotated[int | None, typer.Option(help="pipeline stages of the first wave")] = None,
+    two_tiles: Annotated[bool, typer.Option("--two-tiles/--no-two-tiles", help="v08: a whole wave joins")] = True,
+    order: Annotated[str | None, typer.Option(help="tile order: swizzled or linear")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="launches, of which the one of median length is kept")] = 15,
+    seed: Annotated[int, typer.Option(help="seed of the normal inputs")] = 123,
+    out: Annotated[Path, typer.Option(help="where the timeline goes")] = RESULTS,
+    source: Annotated[bool, typer.Option("--source", help="print the traced copy's source and launch nothing")] = False,
+    interpret: Annotated[bool, typer.Option("--interpret", help="trace in the interpreter: order, no times")] = False,
+    as_json: Json = False,
+) -> None:
+    """Record when each segment of each program ran, on which SM, and how long it waited; write a Perfetto file.
+
+    The kernels are copies with clock reads, generated from the variant's source; what that costs is reported. Open the
+    file in https://ui.perfetto.dev, or say `python -m figures.timeline FILE`.
+    """
+    from common import recording, tracing
+
+    v = variants.get(name)
+    if source:
+        print(tracing.traced_source(v.source, v.name, interpret))
+        return
+    _choose_device(interpret)
+    config = _config(v, programs, block, warps, stages, two_tiles, order)
+    timeline = recording.record(v, Problem(m, n, k), config, rounds, seed)
+    path = timeline.write(out)
+    keys = ("device", "config", "overhead", "as_planned", "cycles_per_ns", "timer_step_ns")
+    known = {key: timeline.facts[key] for key in keys if key in timeline.facts}
+    report = {"file": str(path), **known, **timeline.summary()}
+    if as_json:
+        print(json.dumps(report, indent=1))
+    else:
+        report |= {"device": timeline.facts["device"]["name"], "config": config.label()}
+        for key, value in report.items():
+            console.print(f"{key.replace('_', ' '):26} {value}", highlight=False, soft_wrap=True)
+    if not timeline.facts["as_planned"]:
+        print("the segments that ran are not those of the plan", file=sys.stderr)
+        raise SystemExit(1)
 
 
 def _report(v: Variant, prepared: Prepared) -> dict[str, Any]:
@@ -199,7 +267,7 @@ def main() -> None:
     """Run the command line; the project's own errors end it with one line and exit code 2."""
     try:
         app()
-    except (UnsupportedProblem, NotCoResident, UnknownVariant, InvalidExperiment, NoDevice) as error:
+    except (UnsupportedProblem, NotCoResident, UnknownVariant, InvalidExperiment, NoDevice, WrongResult) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
