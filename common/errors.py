@@ -30,6 +30,10 @@ class NoDevice(RuntimeError):
     """The call needs an NVIDIA GPU and none was found."""
 
 
+class UnsupportedTriton(RuntimeError):
+    """The installed Triton is none of those whose interpreter the explorer knows."""
+
+
 def nearest(word: str, allowed: Iterable[str], count: int = 3) -> str:
     """Name the allowed words nearest to `word`, or all of them when none is near."""
     allowed = list(allowed)

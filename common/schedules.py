@@ -1,0 +1,349 @@
+"""Which action comes next: seeded random, priorities (PCT), exhaustive; replay, and the shortest schedule that fails.
+
+PCT is the probabilistic concurrency testing of Burckhardt et al. (ASPLOS 2010): programs have random priorities, the
+highest that can run does, and at a few random steps the running one falls to the lowest.
+
+The exhaustive search meets every state that any schedule leads to, each once, by the number of switches that it takes
+to get there: the first fault found is one with the fewest switches.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal
+
+from common.continuations import StaleTree
+from common.machine import Action, Finding, Machine, State
+from common.memory_model import Divided
+
+Strategy = Literal["random", "pct"]
+Chooser = Callable[[list[Action]], Action]
+MOST_STEPS = 20_000
+PCT_CHANGES = 3
+
+
+@dataclass
+class Outcome:
+    """One schedule that was run: its actions and what was found on the way."""
+
+    actions: list[Action]
+    findings: list[Finding]
+
+
+@dataclass
+class Exploration:
+    """What a number of schedules showed.
+
+    `found`: for each fault, by kind and places, the first schedule that showed it, its number from 1 on and its seed.
+    `complete`: every state that can be reached was (exhaustive search without a limit that was met).
+    """
+
+    schedules: int = 0
+    states: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    complete: bool = False
+    found: dict[tuple[str, tuple[str, ...]], tuple[Finding, Outcome, int, int | None]] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [entry[0] for entry in self.found.values()]
+
+    @property
+    def kinds(self) -> set[str]:
+        """Kinds of the faults found."""
+        return {finding.kind for finding in self.findings}
+
+    def first(self, kind: str) -> tuple[Finding, Outcome, int, int | None] | None:
+        """The first fault of a kind: finding, schedule, number of the schedule, seed."""
+        return next((entry for entry in self.found.values() if entry[0].kind == kind), None)
+
+    def add(self, outcome: Outcome, number: int, seed: int | None) -> None:
+        for finding in outcome.findings:
+            self.found.setdefault((finding.kind, finding.places), (finding, outcome, number, seed))
+
+
+def random_chooser(seed: int) -> Chooser:
+    """Each possible action is as likely as any other."""
+    generator = random.Random(seed)
+    return generator.choice
+
+
+def pct_chooser(seed: int, changes: int = PCT_CHANGES, steps: int = 60) -> Chooser:
+    """The highest priority runs; at `changes` random ones of `steps` steps the running one falls below all.
+
+    A program's stores that are on their way have a priority of their own.
+    """
+    generator = random.Random(seed)
+    priorities: dict[tuple[int, bool], float] = {}
+    falls = {generator.randrange(1, steps): -1.0 - n for n in range(changes)}
+    step = 0
+
+    def owner(action: Action) -> tuple[int, bool]:
+        return (action[0], True) if isinstance(action, tuple) else (action, False)
+
+    def choose(actions: list[Action]) -> Action:
+        nonlocal step
+        step += 1
+        for action in actions:
+            if owner(action) not in priorities:
+                priorities[owner(action)] = generator.random()
+        best = max(actions, key=lambda action: priorities[owner(action)])
+        if step in falls:
+            priorities[owner(best)] = falls[step]
+            best = max(actions, key=lambda action: priorities[owner(action)])
+        return best
+
+    return choose
+
+
+CHOOSERS: dict[str, Callable[[int], Chooser]] = {"random": random_chooser, "pct": pct_chooser}
+
+
+def run(machine: Machine, chooser: Callable[[], Chooser]) -> Outcome:
+    """One schedule from start to end. `chooser` is asked for anew when memory must be divided more finely."""
+    while True:
+        try:
+            return _run_once(machine, chooser())
+        except (Divided, StaleTree):
+            machine.renew()
+
+
+def _run_once(machine: Machine, choose: Chooser) -> Outcome:
+    state, outcome = machine.start(), Outcome([], [])
+    while actions := machine.actions(state):
+        action = choose(actions)
+        outcome.actions.append(action)
+        outcome.findings += machine.act(state, action)
+        if len(outcome.actions) == MOST_STEPS:
+            outcome.findings.append(Finding("no end", f"not over after {MOST_STEPS} steps"))
+            return outcome
+    if not machine.finished(state):
+        outcome.findings.append(machine.deadlock(state))
+    return outcome
+
+
+def explore(
+    machine: Machine,
+    schedules: int,
+    seed: int = 0,
+    strategy: Strategy = "random",
+    stop: Callable[[Exploration], bool] = lambda _: False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Exploration:
+    """Run schedules number 1 to `schedules`, each with a seed of its own: `seed`, `seed + 1`, …"""
+    _learn(machine)
+    began, exploration = time.perf_counter(), Exploration()
+    for number in range(1, schedules + 1):
+        own = seed + number - 1
+        outcome = run(machine, lambda own=own: CHOOSERS[strategy](own))
+        exploration.schedules, exploration.steps = number, exploration.steps + len(outcome.actions)
+        exploration.add(outcome, number, own)
+        progress(number)
+        if stop(exploration):
+            break
+    exploration.seconds = time.perf_counter() - began
+    return exploration
+
+
+def _learn(machine: Machine) -> None:
+    """One schedule with every program resident, so that a deadlock's report can say who would have ended the wait."""
+    if machine.rules.residents is not None and not machine.knows_writers:
+        with machine.unlimited():
+            run(machine, lambda: random_chooser(0))
+
+
+def replay(machine: Machine, actions: list[Action]) -> Outcome:
+    """The same schedule again. Raises ValueError where an action is not possible; what is left open runs in order."""
+
+    def choose() -> Chooser:
+        left = iter(actions)
+
+        def next_action(possible: list[Action]) -> Action:
+            action = next(left, None)
+            if action is None:
+                return possible[0]
+            if action not in possible:
+                raise ValueError(f"action {show([action])} is not possible here; these are: {show(possible)}")
+            return action
+
+        return next_action
+
+    return run(machine, choose)
+
+
+def exhaust(
+    machine: Machine,
+    most_states: int = 200_000,
+    most_switches: int | None = None,
+    stop: Callable[[Exploration], bool] = lambda _: False,
+) -> Exploration:
+    """Every state that can be reached, by the number of switches between programs on the way.
+
+    With `most_switches` only schedules with as many; without it a state is met once, however it was reached. Ends
+    early, and then not `complete`, at `most_states` or where `stop` says so.
+    """
+    _learn(machine)
+    while True:
+        try:
+            return _exhaust_once(machine, most_states, most_switches, stop)
+        except (Divided, StaleTree):
+            machine.renew()
+
+
+def _exhaust_once(
+    machine: Machine, most_states: int, most_switches: int | None, stop: Callable[[Exploration], bool]
+) -> Exploration:
+    began, exploration = time.perf_counter(), Exploration()
+    start = machine.start()
+    steps: list[tuple[int, Action | None]] = [(0, None)]
+    # Entries: switches so far, state, its number, the program that ran last.
+    queue: deque[tuple[int, State, int, int | None]] = deque([(0, start, 0, None)])
+    seen: set[object] = set()
+    cut = False
+    while queue:
+        switches, state, number, last = queue.popleft()
+        key = (state.key(), last)
+        if key in seen:
+            continue
+        seen.add(key)
+        exploration.states = len(seen)
+        if len(seen) > most_states:
+            cut = True
+            break
+        actions = machine.actions(state)
+        if not actions and not machine.finished(state):
+            exploration.add(Outcome(_path(steps, number), [machine.deadlock(state)]), len(seen), None)
+        exploration.schedules += not actions
+        for action in actions:
+            owner = action[0] if isinstance(action, tuple) else action
+            cost = switches + (last is not None and owner != last)
+            if most_switches is not None and cost > most_switches:
+                cut = True
+                continue
+            after = state.copy()
+            findings = machine.act(after, action)
+            exploration.steps += 1
+            steps.append((number, action))
+            if findings:
+                exploration.add(Outcome(_path(steps, len(steps) - 1), findings), len(seen), None)
+            entry = (cost, after, len(steps) - 1, owner)
+            queue.appendleft(entry) if cost == switches else queue.append(entry)
+        if stop(exploration):
+            cut = True
+            break
+    exploration.complete = not cut
+    exploration.seconds = time.perf_counter() - began
+    return exploration
+
+
+def _path(steps: list[tuple[int, Action | None]], number: int) -> list[Action]:
+    found: list[Action] = []
+    while number:
+        number, action = steps[number]
+        found.append(action)
+    return found[::-1]
+
+
+def switches(actions: list[Action]) -> int:
+    """How often another program goes on."""
+    return max(0, sum(1 for _ in groupby(actions, key=_owner)) - 1)
+
+
+def _owner(action: Action) -> int:
+    return action[0] if isinstance(action, tuple) else action
+
+
+def shrink(machine: Machine, finding: Finding, actions: list[Action], most_states: int = 20_000) -> list[Action]:
+    """A schedule with the fewest switches that shows the same fault (kind and places).
+
+    The exhaustive search meets schedules by their switches, so its first is one with the fewest; where it would take
+    more than `most_states`, the given schedule is shortened step by step instead.
+    """
+
+    def shows(outcome: Outcome) -> bool:
+        return any((f.kind, f.places) == (finding.kind, finding.places) for f in outcome.findings)
+
+    wanted = (finding.kind, finding.places)
+    searched = exhaust(machine, most_states, stop=lambda exploration: wanted in exploration.found)
+    if wanted in searched.found:
+        return searched.found[wanted][1].actions
+    return _shortened(machine, actions, shows)
+
+
+def _shortened(machine: Machine, actions: list[Action], shows: Callable[[Outcome], bool]) -> list[Action]:
+    """Leave out, or move behind the next one, whole blocks of one program as long as the fault still shows."""
+    best, again = actions, True
+    while again:
+        again = False
+        for candidate in _simpler(best):
+            outcome = run(machine, lambda candidate=candidate: _as_possible(candidate))
+            if shows(outcome) and switches(outcome.actions) < switches(best):
+                best, again = outcome.actions, True
+                break
+    return best
+
+
+def _simpler(actions: list[Action]) -> Iterator[list[Action]]:
+    blocks = [list(block) for _, block in groupby(actions, key=_owner)]
+    for i in range(len(blocks)):
+        rest = [*blocks[:i], *blocks[i + 1 :]]
+        yield [action for block in rest for action in block]
+        if i + 1 < len(blocks):
+            moved = [*blocks[:i], blocks[i + 1], blocks[i], *blocks[i + 2 :]]
+            yield [action for block in moved for action in block]
+
+
+def _as_possible(wanted: list[Action]) -> Chooser:
+    """Follow a schedule where it can be followed, and go on with the same program where it cannot."""
+    left = deque(wanted)
+    last: Action | None = None
+
+    def choose(possible: list[Action]) -> Action:
+        nonlocal last
+        while left:
+            action = left.popleft()
+            if action in possible:
+                last = action
+                return action
+        last = next((action for action in possible if last is not None and _owner(action) == _owner(last)), possible[0])
+        return last
+
+    return choose
+
+
+def show(actions: list[Action]) -> str:
+    """A schedule as text that `parse` reads: `2x3 0 1.0` is 3 steps of program 2, one of 0, a store of 1 arriving."""
+    words = []
+    for action, block in groupby(actions):
+        word = f"{action[0]}.{action[1]}" if isinstance(action, tuple) else str(action)
+        count = len(list(block))
+        words.append(word + (f"x{count}" if count > 1 else ""))
+    return " ".join(words)
+
+
+def parse(text: str) -> list[Action]:
+    """The schedule that `show` wrote. Raises ValueError naming the word that is none."""
+    actions: list[Action] = []
+    for word in text.split():
+        match = re.fullmatch(r"(\d+)(?:\.(\d+))?(?:x(\d+))?", word)
+        if not match:
+            raise ValueError(f"{word!r} is no step of a schedule: write 2, 2x3 or 2.0")
+        action = (int(match[1]), int(match[2])) if match[2] else int(match[1])
+        actions += [action] * int(match[3] or 1)
+    return actions
+
+
+def trace(machine: Machine, actions: list[Action]) -> list[str]:
+    """A schedule in words, a line an action; steps of one program that follow each other say its name once."""
+    state, lines = machine.start(), []
+    for action in actions:
+        lines.append(machine.told(state, action))
+        machine.act(state, action)
+    return lines
