@@ -168,9 +168,7 @@ def exploring(kernels: list[Any]) -> Iterator[None]:
         for name in hooks:
             delattr(builder, name)
         for scope in reversed(scopes):
-            # 3.6 knows no scope: its patches stay, as they do after every interpreted launch.
-            if scope is not None:
-                scope.restore()
+            scope.restore()
 
 
 class _Builder:
