@@ -106,12 +106,17 @@ def _ptxas_version() -> str | None:
 
 
 def commit() -> tuple[str, bool | None]:
-    """The git commit, and whether files differ from it; ZOO_COMMIT stands in where there is no repository."""
+    """The git commit, and whether files differ from it.
+
+    ZOO_COMMIT goes before the repository's: a copied tree may have none, or one that the copy has outrun.
+    """
+    if stated := os.environ.get("ZOO_COMMIT"):
+        return stated, None
     git = ["git", "-C", str(Path(__file__).parent)]
     options: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
     try:
         head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], **options).stdout.strip()
         changed = subprocess.run([*git, "status", "--porcelain", "-uno"], **options).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("ZOO_COMMIT", "unknown"), None
+        return "unknown", None
     return head, bool(changed)
