@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Order = Literal["linear", "swizzled"]
-Decomposition = Literal["always_two_tile", "optional_two_tile", "data_parallel", "split_k", "library"]
+Decomposition = Literal["always_two_tile", "optional_two_tile", "data_parallel", "split_k", "whole_waves", "library"]
 WaitsFor = Literal["none", "higher", "lower", "any"]
-Workspace = Literal["locks", "partials", "flags"]
+Workspace = Literal["locks", "partials", "flags", "counters", "range_partials"]
+Precision = Literal["ieee", "tf32"]
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,8 @@ class Config:
     `block`: BLOCK_M, BLOCK_N, BLOCK_K. `num_warps`, `num_stages`: of the first wave. `full_tiles_warps`,
     `full_tiles_stages`: of the full-tiles kernel, None to follow the first wave. `programs`: Stream-K programs,
     None for one an SM, 0 for none. `order`: tile order. `two_tiles`: the second decomposition's switch.
-    `split`: ranges a tile (`split_k` alone), None for as many as fill one wave. `sem`: memory order of the
-    atomic adds on C.
+    `split`: K ranges of a shared tile (`split_k` and `whole_waves`), None to leave it to the decomposition. `sem`:
+    memory order of the atomic adds on C. `precision`: how fp32 operands are multiplied, exactly or rounded to TF32.
     """
 
     block: tuple[int, int, int] = (128, 128, 32)
@@ -33,6 +34,7 @@ class Config:
     two_tiles: bool = True
     split: int | None = None
     sem: Literal["relaxed", "acq_rel"] = "relaxed"
+    precision: Precision = "ieee"
 
     def replace(self, **changes: Any) -> Config:
         """A copy with the given fields changed."""
@@ -51,7 +53,9 @@ class Contract:
     `layouts`: "unit_stride" takes any 2-D strides with a stride of 1 in one dimension and copies other inputs;
     "contiguous" refuses everything else; "any" takes all strides as they are. `most_tiles`: no program may
     touch more Stream-K tiles than this. `equal_shares`: every Stream-K program must do as many MAC iterations.
-    `shared_tiles`: whether the result is right where several programs share a tile.
+    `shared_tiles`: whether the result is right where several programs share a tile. `wide_offsets`: counts in int64
+    where 2^31 elements are passed. `epilogue`: adds a bias and applies an activation. `precisions`: how it can
+    multiply fp32.
     """
 
     dtypes: tuple[str, ...] = ("float16",)
@@ -60,6 +64,9 @@ class Contract:
     most_tiles: int | None = None
     equal_shares: bool = False
     shared_tiles: bool = True
+    wide_offsets: bool = False
+    epilogue: bool = False
+    precisions: tuple[Precision, ...] = ("ieee",)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ POINTER_TYPES = {
     torch.int32: "*i32",
     torch.int8: "*i8",
     torch.int64: "*i64",
+    torch.float8_e4m3fn: "*fp8e4nv",
+    torch.float8_e5m2: "*fp8e5",
 }
 
 
@@ -89,7 +91,7 @@ def specialised(call: KernelCall) -> ASTSource:
     for position, param in enumerate(params):
         value = values[param.name]
         plain = param.do_not_specialize
-        if param.is_constexpr or (isinstance(value, int) and value == 1 and not plain):
+        if param.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not plain):
             signature[param.name], constants[(position,)] = "constexpr", value
         elif isinstance(value, torch.Tensor):
             signature[param.name] = POINTER_TYPES[value.dtype]

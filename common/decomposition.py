@@ -99,7 +99,7 @@ class Schedule:
             return iteration // (self.full + 1)
         return self.rest + (iteration - longer) // self.full
 
-    def peers(self, tile: int) -> range:
+    def peers(self, tile: int) -> range | tuple[int, ...]:
         """The programs that share a Stream-K tile, lowest first."""
         first = self.program_of(tile * self.iters_per_tile)
         return range(first, self.program_of((tile + 1) * self.iters_per_tile - 1) + 1)
@@ -172,6 +172,71 @@ class SplitSchedule(Schedule):
 
     def peers(self, tile: int) -> range:
         return range(tile * self.split, tile * self.split + min(self.split, self.iters_per_tile))
+
+
+MOST_RANGES = 32
+"""K ranges of a tile beyond which the addition of partial sums costs more than the ranges save."""
+FIX_UP_ITERATIONS = 1.5
+"""What one more K range of a shared tile costs, in MAC iterations, where nothing better is known."""
+
+
+def whole_waves(
+    tiles_m: int, tiles_n: int, iters_per_tile: int, programs: int, split: int | None = None
+) -> WaveSchedule:
+    """Whole waves of tiles first, then each remaining tile in `split` equal K ranges, range by range.
+
+    `split` of None takes the number of ranges that `best_split` finds; 1 leaves the last wave as it is.
+    """
+    tiles = tiles_m * tiles_n
+    programs = programs or max(tiles, 1)
+    remaining = tiles % programs
+    ranges = min(best_split(remaining, programs, iters_per_tile) if split is None else split, max(iters_per_tile, 1))
+    shared = remaining if ranges > 1 else 0
+    return WaveSchedule(tiles_m, tiles_n, iters_per_tile, programs, shared, ranges if shared else 1)
+
+
+def best_split(remaining: int, programs: int, iters_per_tile: int) -> int:
+    """The number of K ranges that ends `remaining` tiles (fewer than `programs`) soonest, counted in MAC iterations."""
+
+    def iterations(ranges: int) -> float:
+        rounds = cdiv(remaining * ranges, programs)
+        return rounds * cdiv(iters_per_tile, ranges) + FIX_UP_ITERATIONS * ranges * (ranges > 1)
+
+    return min(range(1, min(MOST_RANGES, max(iters_per_tile, 1)) + 1), key=iterations)
+
+
+@dataclass(frozen=True)
+class WaveSchedule(Schedule):
+    """Units of work that programs take in turn: unit u is done by program u mod `programs`, in ascending order.
+
+    The units are first the whole tiles, then for each K range in turn that range of every shared tile, so that all
+    programs are always at about the same place of K. `split`: K ranges of a shared tile.
+    """
+
+    split: int = 1
+
+    @property
+    def units(self) -> int:
+        return self.dp_tiles + self.sk_tiles * self.split
+
+    def segments(self, program: int) -> tuple[Segment, ...]:
+        return tuple(self.unit(number) for number in range(program, self.units, self.programs))
+
+    def unit(self, number: int) -> Segment:
+        """The segment that a unit of work is."""
+        if number < self.dp_tiles:
+            return Segment(self.sk_tiles + number, 0, self.iters_per_tile)
+        part, tile = divmod(number - self.dp_tiles, self.sk_tiles)
+        base, longer = divmod(self.iters_per_tile, self.split)
+        start = part * base + min(part, longer)
+        return Segment(tile, start, start + base + (part < longer))
+
+    def by_program(self) -> Iterator[tuple[Segment, ...]]:
+        return (self.segments(program) for program in range(min(self.programs, self.units)))
+
+    def peers(self, tile: int) -> tuple[int, ...]:
+        """The programs of a shared tile's ranges in the ranges' order; one may be there twice."""
+        return tuple((self.dp_tiles + part * self.sk_tiles + tile) % self.programs for part in range(self.split))
 
 
 def tile_coordinates(tile: int, tiles_m: int, tiles_n: int, group_m: int) -> tuple[int, int]:

@@ -56,6 +56,26 @@ def require_explorable(version: str = triton.__version__) -> None:
 
 
 @contextlib.contextmanager
+def bfloat16_dots() -> Iterator[None]:
+    """Within the block, interpreted dots read bfloat16 as numbers; Triton's interpreter multiplies the bit patterns."""
+    from triton.runtime.interpreter import TensorHandle
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    original = builder.create_dot
+
+    def widened(x: TensorHandle) -> TensorHandle:
+        if x.dtype.scalar != triton.language.bfloat16:
+            return x
+        return TensorHandle((x.data.astype(numpy.uint32) << 16).view(numpy.float32), triton.language.float32)
+
+    builder.create_dot = lambda a, b, *rest: original(widened(a), widened(b), *rest)
+    try:
+        yield
+    finally:
+        del builder.create_dot
+
+
+@contextlib.contextmanager
 def serial_order(waits_for: WaitsFor) -> Iterator[None]:
     """Within the block, interpreted launches run their programs in an order that the waiting relation allows."""
     if waits_for != "higher":

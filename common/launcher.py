@@ -17,14 +17,17 @@ from typing import Any
 import torch
 import triton
 
-from common import decomposition, interpreter, residency
+from common import decomposition, interpreter, residency, workspace
 from common.card import Card, Config
 from common.decomposition import GROUP_M, Schedule, cdiv
-from common.errors import NoDevice, NotCoResident, UnsupportedProblem
+from common.errors import NoDevice, NotCoResident, UnsupportedProblem, nearest
 
 INTERPRETER_SMS = 4
 """Stands for the number of SMs where there is no GPU."""
 INT32_LIMIT = 2**31
+OUTPUTS = {torch.int8: torch.int32, torch.float8_e4m3fn: torch.float16, torch.float8_e5m2: torch.float16}
+"""C's dtype where it is not that of A and B."""
+ACTIVATIONS = ("relu", "gelu", "silu")
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ class Launch:
     """What a variant's `launch` works with: operands, schedule, config and the workspace of this launch alone.
 
     `locks`: int32, one a Stream-K tile, zero. `partials`: float32, (programs, BLOCK_M * BLOCK_N). `flags`: int32,
-    one a program, zero. Each is None unless the card asks for it.
+    one a program, zero. `counters`: int32, one a shared tile, zero, to be left at zero. A card that asks for
+    `range_partials` gets `partials` for the accumulators of each range of each shared tile. Each is None unless the
+    card asks for it. `bias`: (N,), added to every row. `activation`: one of ACTIVATIONS, applied after it.
     """
 
     a: torch.Tensor
@@ -57,6 +62,9 @@ class Launch:
     locks: torch.Tensor | None = None
     partials: torch.Tensor | None = None
     flags: torch.Tensor | None = None
+    counters: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    activation: str | None = None
     start: Callable[[KernelCall], Any] | None = None
     calls: list[KernelCall] = field(default_factory=list)
 
@@ -79,6 +87,12 @@ class Launch:
     def acc_type(self) -> triton.language.dtype:
         return triton.language.float32 if self.a.dtype.is_floating_point else triton.language.int32
 
+    @property
+    def offset_type(self) -> triton.language.dtype:
+        """int64 where an operand's offsets pass 2^31 elements."""
+        wide = max(map(extent, (self.a, self.b, self.c))) >= INT32_LIMIT
+        return triton.language.int64 if wide else triton.language.int32
+
     def first_wave_options(self) -> dict[str, int]:
         return {"num_warps": self.config.num_warps, "num_stages": self.config.num_stages}
 
@@ -97,6 +111,11 @@ class Launch:
         self.calls.append(call)
         if self.start is not None:
             self.start(call)
+
+
+def extent(x: torch.Tensor) -> int:
+    """Elements from a tensor's first to its last, 0 for an empty one."""
+    return sum((s - 1) * abs(t) for s, t in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
 
 
 def start_kernel(call: KernelCall) -> Any:
@@ -134,12 +153,15 @@ class Variant:
         b: torch.Tensor,
         out: torch.Tensor | None = None,
         *,
+        bias: torch.Tensor | None = None,
+        activation: str | None = None,
         max_programs: int | None = None,
         strict_residency: bool = False,
         **config: Any,
     ) -> torch.Tensor:
-        """A (M, K) times B (K, N) into C (M, N), all of one dtype.
+        """A (M, K) times B (K, N) into C (M, N), all of one dtype (see OUTPUTS for the exceptions).
 
+        `bias` (N,) and `activation` for variants whose card has an epilogue.
         `config` takes the fields of `Config` (`programs`, `block`, `num_warps`, …); what is left out comes from the
         card. `max_programs` caps the programs taken to be resident (other kernels hold part of the GPU).
         Raises UnsupportedProblem, NotCoResident or NoDevice before anything is launched.
@@ -151,6 +173,8 @@ class Variant:
             b,
             out,
             self.card.default.replace(**changes),
+            bias=bias,
+            activation=activation,
             max_programs=max_programs,
             strict_residency=strict_residency,
         )
@@ -168,6 +192,8 @@ class Prepared:
     out: torch.Tensor
     schedule: Schedule
     config: Config
+    bias: torch.Tensor | None = None
+    activation: str | None = None
     relies_on_dispatch_order: bool = False
     resident_programs: int | None = None
 
@@ -175,18 +201,31 @@ class Prepared:
         """Set the workspace on the current stream and launch."""
         if not self.out.numel():
             return
-        if not self.a.shape[1]:
+        if not self.a.shape[1] and not self.variant.card.contract.epilogue:
             self.out.zero_()
             return
         task = self.task(start=start_kernel)
         if self.variant.card.zeroed_output and self.schedule.sk_tiles:
             self.out.zero_()
-        with interpreter.serial_order(self.variant.card.waits_for if interpreter.interpreting() else "none"):
+        if not interpreter.interpreting():
+            self.variant.launch(task)
+            return
+        with interpreter.serial_order(self.variant.card.waits_for), interpreter.bfloat16_dots():
             self.variant.launch(task)
 
     def task(self, start: Callable[[KernelCall], Any] | None = None) -> Launch:
         """A launch with workspace of its own; without `start` its kernels are recorded, not launched."""
-        return Launch(self.a, self.b, self.out, self.schedule, self.config, start=start, **self._workspace())
+        return Launch(
+            self.a,
+            self.b,
+            self.out,
+            self.schedule,
+            self.config,
+            bias=self.bias,
+            activation=self.activation,
+            start=start,
+            **self._workspace(),
+        )
 
     def record(self) -> list[KernelCall]:
         """The kernel calls of this launch, none of them made."""
@@ -204,6 +243,12 @@ class Prepared:
         if "partials" in wanted:
             shape = (max(schedule.programs, 1), self.config.block[0] * self.config.block[1])
             space["partials"] = torch.empty(shape, dtype=torch.float32, device=device)
+        if "counters" in wanted:
+            space["counters"] = workspace.counters(max(schedule.sk_tiles, 1), device)
+        if "range_partials" in wanted:
+            size = schedule.sk_tiles * schedule.split * self.config.block[0] * self.config.block[1]
+            dtype = torch.float32 if self.a.dtype.is_floating_point else torch.int32
+            space["partials"] = torch.empty(max(size, 1), dtype=dtype, device=device)
         return space
 
 
@@ -214,6 +259,8 @@ def prepare(
     out: torch.Tensor | None = None,
     config: Config | None = None,
     *,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
     max_programs: int | None = None,
     strict_residency: bool = False,
     guarded: bool = True,
@@ -227,12 +274,13 @@ def prepare(
     config = config or card.default
     _check_config(variant, config)
     a, b = _check_operands(variant, a, b, config)
-    out = _check_output(a, b, out)
+    out = _check_output(variant, a, b, out)
+    _check_epilogue(variant, out, bias, activation)
     schedule = plan(card, a.shape[0], b.shape[1], a.shape[1], config, sms(a.device))
     if guarded:
         _check_schedule(variant, schedule)
     config = config.replace(programs=schedule.programs)
-    prepared = Prepared(variant, a, b, out, schedule, config)
+    prepared = Prepared(variant, a, b, out, schedule, config, bias, activation)
     if card.needs_co_residency and schedule.sk_tiles and schedule.max_peers > 1:
         _check_co_residency(prepared, max_programs, strict_residency)
     return prepared
@@ -252,6 +300,9 @@ def plan(card: Card, m: int, n: int, k: int, config: Config, sm_count: int) -> S
     """The schedule of a problem; `config.programs` of None means one Stream-K program an SM."""
     block_m, block_n, block_k = config.block
     tiles_m, tiles_n, iters = cdiv(m, block_m), cdiv(n, block_n), cdiv(k, block_k)
+    if card.decomposition == "whole_waves":
+        programs = sm_count if config.programs is None else config.programs
+        return decomposition.whole_waves(tiles_m, tiles_n, iters, programs, config.split)
     if card.decomposition in ("data_parallel", "library") or not tiles_m * tiles_n * iters:
         return decomposition.data_parallel(tiles_m, tiles_n, iters)
     if card.decomposition == "split_k":
@@ -269,8 +320,11 @@ def _check_config(variant: Variant, config: Config) -> None:
         raise UnsupportedProblem(f"{variant.name}: tile order {config.order!r}; it has {', '.join(card.tile_orders)}")
     if not config.two_tiles and card.decomposition != "optional_two_tile":
         raise UnsupportedProblem(f"{variant.name} is always two-tile; v08 can turn it off")
-    if config.split is not None and card.decomposition != "split_k":
+    if config.split is not None and card.decomposition not in ("split_k", "whole_waves"):
         raise UnsupportedProblem(f"{variant.name} takes no split; split_k does")
+    if config.precision not in card.contract.precisions:
+        allowed = ", ".join(card.contract.precisions)
+        raise UnsupportedProblem(f"{variant.name}: precision {config.precision!r}; it has {allowed}")
     for name, size in zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), config.block, strict=True):
         if size < 16 or size & (size - 1):
             raise UnsupportedProblem(f"{name}={size}: a block is a power of two of at least 16")
@@ -299,9 +353,9 @@ def _check_operands(
             raise UnsupportedProblem(
                 f"{variant.name}: {name} is {x.dtype}; it takes {', '.join(contract.dtypes)} for both"
             )
-        if sum((s - 1) * abs(t) for s, t in zip(x.shape, x.stride(), strict=True) if s) >= INT32_LIMIT:
+        if extent(x) >= INT32_LIMIT and not contract.wide_offsets:
             raise UnsupportedProblem(f"{variant.name}: {name}'s offsets pass 2^31 elements, its kernels count in int32")
-    if a.shape[0] * b.shape[1] >= INT32_LIMIT:
+    if a.shape[0] * b.shape[1] >= INT32_LIMIT and not contract.wide_offsets:
         raise UnsupportedProblem(f"{variant.name}: C's offsets pass 2^31 elements, its kernels count in int32")
     if contract.divisible:
         sizes = zip("MNK", (*a.shape[:1], b.shape[1], a.shape[1]), config.block, strict=True)
@@ -320,17 +374,37 @@ def _laid_out(variant: Variant, name: str, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _check_output(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    shape = (a.shape[0], b.shape[1])
+def _check_output(variant: Variant, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    shape, dtype = (a.shape[0], b.shape[1]), OUTPUTS.get(a.dtype, a.dtype)
     if out is None:
-        return torch.empty(shape, dtype=a.dtype, device=a.device)
-    if tuple(out.shape) != shape or out.dtype != a.dtype or out.device != a.device:
-        raise UnsupportedProblem(f"out is {tuple(out.shape)} {out.dtype} on {out.device}; needed: {shape} {a.dtype}")
-    if sum((s - 1) * abs(t) for s, t in zip(out.shape, out.stride(), strict=True) if s) >= INT32_LIMIT:
+        return torch.empty(shape, dtype=dtype, device=a.device)
+    if tuple(out.shape) != shape or out.dtype != dtype or out.device != a.device:
+        raise UnsupportedProblem(f"out is {tuple(out.shape)} {out.dtype} on {out.device}; needed: {shape} {dtype}")
+    if extent(out) >= INT32_LIMIT and not variant.card.contract.wide_offsets:
         raise UnsupportedProblem("out's offsets pass 2^31 elements, the kernels count in int32")
     if out.numel() and any(s > 1 and t == 0 for s, t in zip(out.shape, out.stride(), strict=True)):
         raise UnsupportedProblem(f"out has strides {out.stride()}: elements that share memory cannot be written")
     return out
+
+
+def _check_epilogue(variant: Variant, out: torch.Tensor, bias: torch.Tensor | None, activation: str | None) -> None:
+    if bias is None and activation is None:
+        return
+    if not variant.card.contract.epilogue:
+        raise UnsupportedProblem(f"{variant.name} has no epilogue: it takes neither bias nor activation")
+    if bias is not None:
+        wanted = (out.shape[1],)
+        if tuple(bias.shape) != wanted or bias.dtype != out.dtype or bias.device != out.device:
+            raise UnsupportedProblem(
+                f"bias is {tuple(bias.shape)} {bias.dtype} on {bias.device}; needed: {wanted} {out.dtype}"
+            )
+        if bias.stride(0) != 1 and bias.shape[0] > 1:
+            raise UnsupportedProblem(f"bias has stride {bias.stride(0)}: its elements must be next to each other")
+    if activation is not None and activation not in ACTIVATIONS:
+        near = nearest(activation, ACTIVATIONS)
+        raise UnsupportedProblem(f"no activation {activation!r}; nearest: {near}")
+    if activation in ("gelu", "silu") and not out.dtype.is_floating_point:
+        raise UnsupportedProblem(f"activation {activation!r} needs a floating-point result, not {out.dtype}")
 
 
 def _check_schedule(variant: Variant, schedule: Schedule) -> None:

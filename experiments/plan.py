@@ -15,7 +15,7 @@ from common.problem import Problem
 
 EMPTY = "empty"
 """The candidate that launches an empty kernel: the floor of the harness."""
-PROGRAMS = ("sms", "2*sms", "tiles")
+PROGRAMS = ("sms", "2*sms", "3*sms", "tiles")
 """Stream-K programs that the problem and the GPU decide; beside them a fraction of the SMs, `0.4*sms`."""
 _FRACTION = re.compile(r"(\d+\.\d+)\*sms")
 
@@ -31,7 +31,7 @@ def count_programs(programs: int | str, sms: int, tiles: int) -> int:
     share = fraction(programs)
     if share is not None:
         return max(2, 2 * round(share * sms / 2))
-    return int({"sms": sms, "2*sms": 2 * sms, "tiles": tiles}.get(programs, programs))
+    return int({"sms": sms, "2*sms": 2 * sms, "3*sms": 3 * sms, "tiles": tiles}.get(programs, programs))
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """The variant's name and what differs from 128x128x32 at one program an SM."""
+        """The variant's name and what differs from one program an SM and, in the thread's variants, 128x128x32."""
         parts = [self.variant]
         if self.variant not in (EMPTY, "torch_matmul"):
             parts += self._differences()
@@ -60,12 +60,13 @@ class Candidate:
         return " ".join(parts)
 
     def _differences(self) -> list[str]:
-        config, parts = self.config, []
-        if config.block != (128, 128, 32):
+        config, parts, card = self.config, [], variants.get(self.variant).card
+        usual = Config() if card.contract.divisible else card.default
+        if config.block != usual.block:
             parts.append("x".join(map(str, config.block)))
         if self.programs != "sms":
             parts.append(f"P={self.programs}")
-        if config.order != variants.get(self.variant).card.default.order:
+        if config.order != card.default.order:
             parts.append(config.order)
         if config.split is not None:
             parts.append(f"split={config.split}")

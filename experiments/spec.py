@@ -104,8 +104,8 @@ class Candidates(Strict):
     """One or more candidates: lists of `variant` and `programs` are multiplied out. What is left out is the card's.
 
     `warps` and `stages` are those of every kernel of a variant, `full_tiles_warps` and `full_tiles_stages` those of its
-    full-tiles kernel where that differs. `programs`: a count, or `sms`, `2*sms`, `tiles`, or a
-    fraction of the SMs, `0.4*sms`, which is rounded to an even number.
+    full-tiles kernel where that differs. `programs`: a count, or `sms`, `2*sms`, `3*sms`, `tiles`,
+    or a fraction of the SMs, `0.4*sms`, which is rounded to an even number.
     """
 
     variant: tuple[str, ...]

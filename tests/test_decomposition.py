@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common import decomposition
-from common.decomposition import Schedule, always_two_tile, optional_two_tile, split_k, tile_coordinates
+from common.decomposition import (
+    Schedule,
+    always_two_tile,
+    best_split,
+    cdiv,
+    optional_two_tile,
+    split_k,
+    tile_coordinates,
+    whole_waves,
+)
 
 sizes = st.integers(1, 24)
 settings.register_profile("zoo", deadline=None, max_examples=200)
@@ -26,7 +35,13 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return optional_two_tile(*shape, programs, two_tiles=kind == "optional")
 
 
-@given(schedules())
+@st.composite
+def waves(draw: st.DrawFn) -> Schedule:
+    shape = draw(sizes), draw(sizes), draw(st.integers(1, 40))
+    return whole_waves(*shape, draw(st.integers(0, 300)), draw(st.none() | st.integers(1, 50)))
+
+
+@given(schedules() | waves())
 def test_every_iteration_of_every_tile_is_done_once(schedule: Schedule) -> None:
     done = [
         (segment.tile, iteration)
@@ -72,6 +87,37 @@ def test_peers_are_the_programs_that_have_a_segment_of_the_tile(schedule: Schedu
     for tile, programs in found.items():
         assert list(schedule.peers(tile)) == programs
     assert schedule.max_peers == max(map(len, found.values()), default=1)
+
+
+@given(waves())
+def test_whole_waves_come_first_and_ranges_in_step(schedule: Schedule) -> None:
+    assert schedule.dp_tiles % schedule.programs == 0 or not schedule.sk_tiles
+    rounds = max(len(segments) for segments in schedule.by_program())
+    assert rounds == cdiv(schedule.units, schedule.programs)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for program, segments in enumerate(schedule.by_program()):
+        shared = [s for s in segments if s.tile < schedule.sk_tiles]
+        assert [s.start for s in shared] == sorted(s.start for s in shared)
+        assert segments[len(segments) - len(shared) :] == tuple(shared)
+        for segment in shared:
+            found.setdefault(segment.tile, []).append((segment.start, program))
+    for tile, ranges in found.items():
+        assert tuple(program for _, program in sorted(ranges)) == schedule.peers(tile)
+        assert len(ranges) == schedule.split == schedule.max_peers
+
+
+@given(st.integers(1, 131), st.integers(1, 600))
+def test_the_best_split_is_never_slower_than_none(remaining: int, iters: int) -> None:
+    ranges = best_split(remaining, 132, iters)
+    assert 1 <= ranges <= iters
+    assert cdiv(remaining * ranges, 132) * cdiv(iters, ranges) <= iters
+
+
+def test_168_tiles_on_132_programs_in_whole_waves() -> None:
+    schedule = whole_waves(12, 14, 94, 132)
+    assert (schedule.dp_tiles, schedule.sk_tiles, schedule.split) == (132, 36, 3)
+    assert whole_waves(12, 11, 94, 132).split == 1
+    assert whole_waves(12, 14, 94, 0).dp_tiles == 168
 
 
 @given(sizes, sizes, st.integers(1, 8), st.integers(1, 300))

@@ -13,6 +13,7 @@ from common.launcher import prepare
 from common.problem import Problem, make_inputs
 from common.residency import Limits, programs_per_sm
 
+HISTORICAL = [name for name in variants.names() if variants.get(name).card.contract.divisible]
 WAITING = [name for name in variants.names() if variants.get(name).card.needs_co_residency]
 
 
@@ -58,7 +59,11 @@ def test_v05_waits_for_a_running_program_and_is_never_refused(device: str) -> No
     assert prepare(variants.get("v05"), a, b, config=config).schedule.max_peers == 300
 
 
-@pytest.mark.parametrize("name", variants.names())
+def test_historical_variants_are_the_threads() -> None:
+    assert [name[:3] for name in HISTORICAL] == [f"v0{i}" for i in range(9)]
+
+
+@pytest.mark.parametrize("name", HISTORICAL)
 @pytest.mark.parametrize(
     ("problem", "message"),
     [((129, 127, 33), "M=129"), ((128, 127, 33), "N=127"), ((128, 128, 33), "K=33")],

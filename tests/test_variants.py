@@ -122,7 +122,8 @@ def test_overflow_is_inf_everywhere(name: str, device: str) -> None:
 
 
 def test_names_are_in_the_threads_order_and_cards_are_full() -> None:
-    assert [name[:3] for name in variants.names()] == [f"v0{i}" for i in range(9)]
+    numbers = [name[:3] for name in variants.names()]
+    assert numbers == [f"v{i:02}" for i in range(len(numbers))] and len(numbers) >= 10
     for name in variants.all_names():
         card = variants.get(name).card
         assert card.idea and card.position and card.fix_up

@@ -22,7 +22,7 @@ _BASELINES = ("tile_order", "data_parallel", "split_k", "torch_matmul")
 
 @lru_cache
 def names() -> list[str]:
-    """The thread's iterations in the thread's order."""
+    """The thread's iterations in the thread's order, then what came after it."""
     return sorted(m.name for m in pkgutil.iter_modules(__path__) if re.match(r"v\d\d_", m.name))
 
 
@@ -32,7 +32,7 @@ def baselines() -> list[str]:
 
 
 def all_names() -> list[str]:
-    """The thread's iterations, then the baselines."""
+    """The numbered variants, then the baselines."""
     return names() + baselines()
 
 
