@@ -1,4 +1,4 @@
-"""The command line of the experiments: `python -m experiments list | run FILE.yaml | facts | counters`."""
+"""The command line of the experiments: `python -m experiments list | run | show | compare | facts | counters`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from common import rows
 from common.errors import InvalidExperiment, NoDevice
+from experiments import tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+
+Only = Annotated[str | None, typer.Option(help="these variants alone, comma-separated; cuBLAS stays in a sweep")]
+Metrics = Annotated[str | None, typer.Option(help=f"what to print, comma-separated: {', '.join(tables.METRICS)}")]
+Csv = Annotated[bool, typer.Option("--csv", help="print the table as CSV")]
 
 
 @app.command("list")
@@ -65,15 +70,24 @@ def run(
         bool,
         typer.Option("--time-wrong-results", help="time what is wrong too; no figure shows its speed"),
     ] = False,
+    only: Only = None,
+    input_loader: Annotated[
+        Path | None, typer.Option(help="measure the shapes of this CSV or JSON file instead of the experiment's")
+    ] = None,
+    metrics: Metrics = None,
+    as_csv: Csv = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Measure an experiment. Rows are appended as they are measured; a killed run goes on with --resume."""
     # The worker inherits it; a process either interprets or compiles.
     os.environ["TRITON_INTERPRET"] = "1" if device == "interpreter" else "0"
     from experiments.runner import NoWorker, Sweep
-    from experiments.spec import load
+    from experiments.shapes import load_shapes
+    from experiments.spec import load, restricted
 
-    experiment = load(file)
+    shown = metrics and tables.parse_metrics(metrics)
+    shapes = load_shapes(input_loader) if input_loader else None
+    experiment = restricted(load(file), only, shapes, input_loader.stem if input_loader else "")
     if device == "cuda":
         _require_gpu()
     with _shown(experiment.name) as on_progress:
@@ -95,7 +109,66 @@ def run(
             print(f"NoWorker: {error}", file=sys.stderr)
             raise typer.Exit(2) from None
     finished = rows.read_run(path)
+    if shown or as_csv:
+        _print_table(finished, None, shown or ["latency"], as_csv)
+        print(path, file=sys.stderr)
+        return
     print(json.dumps(_summary(finished)) if as_json else _told(finished))
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="a run's file, or an experiment's name for its newest finished run")],
+    only: Only = None,
+    metrics: Metrics = None,
+    as_csv: Csv = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print a list of objects, one a problem")] = False,
+    results: Annotated[Path, typer.Option(help="where measurements lie")] = RESULTS,
+) -> None:
+    """Print a run as a table, a row a problem and a column a candidate and metric."""
+    from experiments.compare import load_run
+
+    found = rows.newest_run(results, run) if not Path(run).exists() else load_run(Path(run))
+    if found is None:
+        raise InvalidExperiment(f"{run} is no file, and {results} has no finished run of that name")
+    _print_table(found, only, tables.parse_metrics(metrics or "latency"), as_csv, as_json)
+
+
+def _print_table(run: rows.Run, only: str | None, metrics: list[str], as_csv: bool, as_json: bool = False) -> None:
+    columns, lines = tables.table(run, tables.chosen([c["label"] for c in run.candidates], only), metrics)
+    if as_json:
+        print(json.dumps([dict(zip(columns, line, strict=True)) for line in lines]))
+    elif as_csv:
+        print(tables.as_csv(columns, lines), end="")
+    else:
+        Console(width=None if sys.stdout.isatty() else 200).print(tables.as_text(columns, lines))
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(help="the run before, .jsonl or .jsonl.xz")],
+    b: Annotated[Path, typer.Argument(help="the run after: another Triton, another GPU, another commit")],
+    only: Only = None,
+    floor: Annotated[
+        float | None, typer.Option(min=0, help="a relative difference that is noise; default from cuBLAS's repeats")
+    ] = None,
+    over_cublas: Annotated[
+        bool, typer.Option("--over-cublas", help="compare speed-ups over cuBLAS, as between two GPUs")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
+) -> None:
+    """Compare two runs problem by problem. Exit code 1 where B is slower beyond the noise or lost a right result."""
+    from experiments import compare as comparing
+
+    found = comparing.compare(comparing.load_run(a), comparing.load_run(b), only, floor, over_cublas)
+    if as_json:
+        print(json.dumps(found.as_dict(), indent=1))
+    else:
+        *lines, conclusion = comparing.as_lines(found)
+        print("\n".join(lines))
+        Console(width=None if sys.stdout.isatty() else 160).print(comparing.as_table(found))
+        print(conclusion)
+    raise typer.Exit(1 if found.worse else 0)
 
 
 @app.command()

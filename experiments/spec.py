@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import math
 import random
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from common.card import Config
 from common.errors import InvalidExperiment, UnknownVariant, nearest
 from common.problem import Layout, Problem
 from experiments.plan import EMPTY, PROGRAMS, Candidate, fraction, tell_apart
+from experiments.tables import chosen
 
 MOST_ROUNDS = 25
 """More samples than this do not fit into a row of at most 300 bytes."""
@@ -203,6 +205,29 @@ class Experiment(Strict):
     def fingerprint(self) -> str:
         """Changes when what is measured changes; a run is only resumed under the same one."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+
+
+def restricted(
+    experiment: Experiment, only: str | None, shapes: tuple[tuple[int, int, int], ...] | None, of: str = ""
+) -> Experiment:
+    """The experiment with some variants alone, or with other shapes, which then has another name: figures and tables
+    of the whole one do not read it.
+
+    `only`: variants, comma-separated; cuBLAS and the empty kernel stay, for ratios and the floor need them. `of`: where
+    the shapes are from. Raises InvalidExperiment where a name fits no candidate.
+    """
+    changes: dict[str, Any] = {}
+    if only is not None:
+        wanted = {c.split(" ")[0] for c in chosen([c.label for c in experiment.all_candidates()], only)}
+        wanted |= {EMPTY, "torch_matmul"}
+        kept = [(group, tuple(name for name in group.variant if name in wanted)) for group in experiment.candidates]
+        groups = tuple(group.model_copy(update={"variant": names}) for group, names in kept if names)
+        changes |= {"candidates": groups, "name": f"{experiment.name}_only"}
+    if shapes is not None:
+        same = experiment.problems
+        changes["problems"] = Problems(shapes=shapes, dtype=same.dtype, layout=same.layout)
+        changes["name"] = f"{changes.get('name', experiment.name)}_{re.sub('[^a-z0-9]+', '_', of.lower()).strip('_')}"
+    return experiment.model_copy(update=changes)
 
 
 class _Loader(yaml.SafeLoader):
