@@ -12,7 +12,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11
 EXPERIMENTS ?= headline thread_sampled log_sampled atomic_order
 PYTEST_ARGS ?=
 MEASURE_ARGS ?=
-TRACED ?= v01 v04 v05 v08
+TRACED ?= v01 v04 v05 v08 v09
 
 # torch where there is no NVIDIA driver; with one, the current torch and the Triton that it brings.
 CPU_TORCH := torch==2.13.0
