@@ -26,8 +26,10 @@ WARPS_UNIT = 4
 """Warps are placed on the four partitions of an SM in turn."""
 SHARED_UNIT = 128
 
-BLOCKS_PER_SM = {(7, 5): 16, (8, 0): 32, (8, 6): 16, (8, 7): 16, (8, 9): 24, (9, 0): 32}
+BLOCKS_PER_SM = {(7, 5): 16, (8, 0): 32, (8, 6): 16, (8, 7): 16, (8, 9): 24, (9, 0): 32, (10, 0): 32, (12, 0): 24}
 """Largest number of resident blocks an SM, by compute capability (CUDA C++ Programming Guide, technical table)."""
+LEAST_BLOCKS_PER_SM = 16
+"""For a capability that the table lacks: a number too high would admit a launch that hangs."""
 
 
 def device_limits(device: int | torch.device | None = None) -> Limits:
@@ -39,7 +41,7 @@ def device_limits(device: int | torch.device | None = None) -> Limits:
         registers=properties.regs_per_multiprocessor,
         shared_memory=properties.shared_memory_per_multiprocessor,
         threads=properties.max_threads_per_multi_processor,
-        blocks=BLOCKS_PER_SM.get(capability, 32),
+        blocks=BLOCKS_PER_SM.get(capability, LEAST_BLOCKS_PER_SM),
         reserved_shared_memory=1024 if capability >= (8, 0) else 0,
         shared_memory_per_block=properties.shared_memory_per_block_optin,
     )

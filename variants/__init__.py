@@ -47,7 +47,7 @@ def resolve(name: str) -> str:
 
     Raises UnknownVariant naming the candidates, or the nearest names when there is none.
     """
-    wanted = name.lower()
+    wanted = str(name).lower()
     if wanted in all_names() or wanted in ablation_names():
         return wanted
     matches = [full for full in all_names() if full.split("_")[0] == wanted] or [

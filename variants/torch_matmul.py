@@ -14,7 +14,9 @@ CARD = Card(
     fix_up="chosen by the library",
     kernels=(),
     default=Config(programs=0),
-    contract=Contract(dtypes=("float16", "bfloat16", "float32", "float64"), divisible=False, layouts="any"),
+    contract=Contract(
+        dtypes=("float16", "bfloat16", "float32", "float64"), divisible=False, layouts="any", wide_offsets=True
+    ),
 )
 
 
