@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,16 @@ except ImportError:
     pynvml = None
 
 
+SAME_READING_S = 0.05
+"""Seconds within which the driver is not asked again: it averages power over longer, and an answer takes long."""
+
+
 class Telemetry:
     """Clock (MHz), power (W) and throttle reasons (NVML bit mask) of one GPU; nulls where NVML is missing."""
 
     def __init__(self, uuid: str | None) -> None:
         self._handle = None
+        self._read_at, self._reading = -math.inf, (None, None, None)
         if pynvml is None or uuid is None:
             return
         try:
@@ -31,12 +38,15 @@ class Telemetry:
             self._handle = None  # MIG slices and containers without NVML: measured all the same
 
     def read(self) -> tuple[int | None, int | None, int | None]:
-        """SM clock, power and throttle reasons now; each is None where the driver does not tell it."""
-        return (
-            self._ask("nvmlDeviceGetClockInfo", pynvml and pynvml.NVML_CLOCK_SM),
-            self._ask("nvmlDeviceGetPowerUsage", scale=1000),
-            self._ask("nvmlDeviceGetCurrentClocksEventReasons"),
-        )
+        """SM clock, power and throttle reasons, at most SAME_READING_S old; None for what the driver does not tell."""
+        if time.monotonic() - self._read_at > SAME_READING_S:
+            self._reading = (
+                self._ask("nvmlDeviceGetClockInfo", pynvml and pynvml.NVML_CLOCK_SM),
+                self._ask("nvmlDeviceGetPowerUsage", scale=1000),
+                self._ask("nvmlDeviceGetCurrentClocksEventReasons"),
+            )
+            self._read_at = time.monotonic()
+        return self._reading
 
     def _ask(self, function: str, *args: object, scale: int = 1) -> int | None:
         if self._handle is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -37,21 +38,29 @@ class Reference:
         which may round a partial sum to C's dtype. NaN where the reference has none, or a missing or extra Inf,
         is an infinite error.
         """
+        return self.judge(float(self.error(c)), peers)
+
+    def judge(self, error: float, peers: int = 1) -> Check:
+        """What `check` says of a result with this error."""
+        return Check(error, tolerance(self.dtype, self.k, peers))
+
+    def error(self, c: torch.Tensor) -> torch.Tensor:
+        """The error as a tensor of no dimensions, for which the host does not wait where the reference is finite."""
         if c.shape != self.c.shape:
             raise ValueError(f"the result has shape {tuple(c.shape)}, the reference {tuple(self.c.shape)}")
-        return Check(self._error(c), tolerance(self.dtype, self.k, peers))
-
-    def _error(self, c: torch.Tensor) -> float:
         if not c.numel():
-            return 0.0
+            return torch.zeros((), device=c.device)
+        relative = (self.c - c).div_(self.magnitude).abs_()
+        if self._is_finite:
+            return relative.amax().nan_to_num_(math.inf)
         rounded = self.c.to(self.dtype)
-        finite = torch.isfinite(rounded)
-        if not torch.equal(torch.isnan(c), torch.isnan(rounded)):
-            return math.inf
-        if not torch.equal(torch.where(torch.isinf(c), c, 0), torch.where(torch.isinf(rounded), rounded, 0)):
-            return math.inf
-        difference = torch.where(finite, (c.double() - self.c).abs() / self.magnitude, 0.0)
-        return float(difference.max())
+        special = ~torch.isfinite(rounded)
+        agrees = torch.where(torch.isnan(rounded), torch.isnan(c), c == rounded)
+        return torch.where(special, torch.where(agrees, 0.0, math.inf), relative).amax().nan_to_num_(math.inf)
+
+    @cached_property
+    def _is_finite(self) -> bool:
+        return bool(torch.isfinite(self.c.to(self.dtype)).all())
 
 
 def tolerance(dtype: torch.dtype, k: int, peers: int = 1) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import triton
 
 METHOD = (
     "cuda graph replay between events, L2 flushed by a write, candidates in a fresh random order every round, "
-    "samples that the host did not queue before the flush ended are taken again"
+    "a round queued as a whole, samples that the host did not queue before the flush ended are taken again"
 )
 DO_BENCH = (
     "triton.testing.do_bench: mean over calls from Python, each between events after a flush of the L2, so that gaps "
@@ -29,6 +28,10 @@ MOST_WRITES = 16
 """Writes of the flush buffer before a replay, at most."""
 MOST_TRIES = 50
 """Tries of one sample before the host counts as too slow to measure."""
+MOST_QUEUED = 64
+"""Samples queued before the host waits for the GPU; the driver's queue holds more commands than these need."""
+LATE_SHARE = 0.25
+"""A round with a larger share of late samples makes the flush longer for good."""
 
 
 @triton.jit
@@ -56,7 +59,7 @@ class Stopwatch:
     """The stream on which everything of a measurement runs, the buffer that flushes the L2, and the events.
 
     `retaken`: samples thrown away because the host had not queued everything in time. `flush_writes`: writes of the
-    buffer before a replay, more when the host is slow.
+    buffer before a replay, more when the host keeps being slow.
 
     The stream is not the default one, as capturing needs. All graphs take their workspace from one pool: a replay sets
     its workspace before it reads it, and replays follow each other on the stream, so none sees another's.
@@ -70,9 +73,7 @@ class Stopwatch:
             self._buffer = torch.zeros(self.flush_bytes // 4, dtype=torch.int32, device="cuda")
             empty_kernel[(1,)]()
         self.flush_writes, self.retaken = 1, 0
-        self._lead = torch.cuda.Event(enable_timing=True)
-        self._start = torch.cuda.Event(enable_timing=True)
-        self._stop = torch.cuda.Event(enable_timing=True)
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._pool = torch.cuda.graph_pool_handle()
         # A pool gives its memory back with its last graph: this one keeps it from problem to problem.
         self._keeper = self.capture(lambda: empty_kernel[(1,)]())
@@ -91,31 +92,6 @@ class Stopwatch:
                 graph.capture_end()
         return Timed(graph)
 
-    def sample(self, timed: Timed) -> float:
-        """Microseconds of one replay on the current stream.
-
-        The GPU is kept busy with the flush while the host queues events and replay. Where the host took longer than
-        that, its time is in the interval, and the sample is taken again. RuntimeError after MOST_TRIES.
-        """
-        for attempt in range(MOST_TRIES):
-            began = time.perf_counter()
-            self._lead.record()
-            for _ in range(self.flush_writes):
-                self._buffer.zero_()
-            self._start.record()
-            timed.graph.replay()
-            self._stop.record()
-            queueing = time.perf_counter() - began
-            self._stop.synchronize()
-            if queueing * 1000 <= self._lead.elapsed_time(self._start):
-                return self._start.elapsed_time(self._stop) * 1000
-            self.retaken += 1
-            if attempt:
-                self.flush_writes = min(2 * self.flush_writes, MOST_WRITES)
-        raise RuntimeError(
-            f"the host needed {queueing * 1e6:.0f} us to queue a replay, {MOST_TRIES} times more than the flush"
-        )
-
     def interleave(
         self,
         timed: Sequence[Timed],
@@ -125,16 +101,59 @@ class Stopwatch:
     ) -> None:
         """Take `rounds` samples of each, every round in another order, after one that is thrown away.
 
-        `before` hears whose turn it is.
+        `before` hears for whose sample the host waits. RuntimeError where a sample is late MOST_TRIES times.
         """
         with torch.cuda.stream(self.stream), _no_collection():
-            for position, one in enumerate(timed):
-                before(position)
-                self.sample(one)
+            self._round(timed, list(range(len(timed))), before)
             for order in orders(len(timed), rounds, seed):
-                for position in order:
-                    before(position)
-                    timed[position].samples.append(self.sample(timed[position]))
+                for position, sample in self._round(timed, order, before).items():
+                    timed[position].samples.append(sample)
+
+    def _round(self, timed: Sequence[Timed], order: list[int], before: Callable[[int], None]) -> dict[int, float]:
+        """Microseconds of one replay of each; late ones are taken again, with a longer flush each time."""
+        samples, left, longer = {}, order, 0
+        for _ in range(MOST_TRIES):
+            late = []
+            for first in range(0, len(left), MOST_QUEUED):
+                late += self._queue(timed, left[first : first + MOST_QUEUED], longer, samples, before)
+            if not late:
+                return samples
+            self.retaken += len(late)
+            if len(late) > LATE_SHARE * len(order):
+                self.flush_writes = min(self.flush_writes + 1, MOST_WRITES)
+            left, longer = late, longer + 1
+        raise RuntimeError(f"the host was late to queue a replay {MOST_TRIES} times, behind {MOST_WRITES} flushes")
+
+    def _queue(
+        self,
+        timed: Sequence[Timed],
+        positions: list[int],
+        longer: int,
+        samples: dict[int, float],
+        before: Callable[[int], None],
+    ) -> list[int]:
+        """Queue a replay of each, then wait for one after the other; return the late ones.
+
+        The flush keeps the GPU busy while the host queues events and replay. Where the GPU was at the first event
+        before the host had queued the last, host time may be in the interval.
+        """
+        while len(self._events) < len(positions):
+            self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
+        late = []
+        for position, (start, stop) in zip(positions, self._events, strict=False):
+            for _ in range(min(self.flush_writes + longer, MOST_WRITES)):
+                self._buffer.zero_()
+            start.record()
+            timed[position].graph.replay()
+            stop.record()
+            if start.query():
+                late.append(position)
+        for position, (start, stop) in zip(positions, self._events, strict=False):
+            before(position)
+            stop.synchronize()
+            if position not in late:
+                samples[position] = start.elapsed_time(stop) * 1000
+        return late
 
 
 def do_bench_means(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -14,7 +15,7 @@ import triton.language as tl
 import variants
 from common.launcher import prepare
 from common.problem import Problem, make_inputs
-from common.timing import Stopwatch, Timed, empty_kernel, orders
+from common.timing import MOST_WRITES, Stopwatch, Timed, empty_kernel, orders
 
 
 def test_every_round_holds_every_candidate_once_in_another_order() -> None:
@@ -46,6 +47,79 @@ class SlowGraph:
             self.late -= 1
             time.sleep(0.02)
         self.graph.replay()
+
+
+class FakeEvent:
+    """An event that the GPU has reached when it is asked, if its turn in `late` says so; 7 us lie between any two."""
+
+    def __init__(self, late: list[bool]) -> None:
+        self.late = late
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return self.late.pop(0) if self.late else False
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return 0.007
+
+
+class FakeBuffer:
+    """Counts the writes of the flush."""
+
+    writes = 0
+
+    def zero_(self) -> None:
+        self.writes += 1
+
+
+class FakeGraph:
+    """Counts replays."""
+
+    replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+
+
+def fake_watch(monkeypatch: pytest.MonkeyPatch, late: list[bool]) -> Stopwatch:
+    """A stopwatch without a GPU, whose samples are late as `late` says, in the order in which they are queued."""
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: FakeEvent(late))
+    watch = object.__new__(Stopwatch)
+    watch.stream, watch._buffer, watch._events, watch.flush_writes, watch.retaken = None, FakeBuffer(), [], 1, 0
+    return watch
+
+
+def test_late_samples_alone_are_taken_again_with_longer_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = [False] * 8, [False, True, False, False, False, False, False, False, True]
+    watch = fake_watch(monkeypatch, first + second)
+    timed = [Timed(FakeGraph()) for _ in range(8)]
+    watch.interleave(timed, 2, 0)
+    assert [one.samples for one in timed] == [[7.0, 7.0]] * 8
+    assert watch.retaken == 2 and watch.flush_writes == 1
+    assert sum(one.graph.replays for one in timed) == 3 * 8 + 2
+    assert watch._buffer.writes == 3 * 8 + 2 + 3
+
+
+def test_a_host_that_keeps_being_late_gets_a_longer_flush_and_in_the_end_an_error(monkeypatch) -> None:
+    watch = fake_watch(monkeypatch, [True, True, False])
+    watch.interleave([Timed(FakeGraph()) for _ in range(2)], 1, 0)
+    assert watch.flush_writes == 2
+    watch = fake_watch(monkeypatch, [True] * 1000)
+    with pytest.raises(RuntimeError, match="late to queue"):
+        watch.interleave([Timed(FakeGraph())], 1, 0)
+    assert watch.flush_writes == MOST_WRITES
+
+
+def test_whoever_the_host_waits_for_is_told_in_the_order_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, told = fake_watch(monkeypatch, []), []
+    monkeypatch.setattr(FakeEvent, "synchronize", lambda self: told.append("wait"))
+    watch.interleave([Timed(FakeGraph()) for _ in range(100)], 1, 3, told.append)
+    warm, order = list(range(100)), next(orders(100, 1, 3))
+    assert told == [x for position in warm + order for x in (position, "wait")]
 
 
 @pytest.mark.gpu
