@@ -227,7 +227,9 @@ def test_the_file_is_a_chrome_trace_and_comes_back(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("content", [b"", b"not compressed", gzip.compress(b"{}", mtime=0), gzip.compress(b'{"otherData": 1}')])
+@pytest.mark.parametrize(
+    "content", [b"", b"not compressed", gzip.compress(b"{}", mtime=0), gzip.compress(b'{"otherData": 1}', mtime=0)]
+)
 def test_a_file_that_is_no_timeline_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "trace-x.json.gz"
     path.write_bytes(content)
