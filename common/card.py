@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Order = Literal["linear", "swizzled"]
-Decomposition = Literal["always_two_tile", "optional_two_tile", "data_parallel", "split_k", "whole_waves", "library"]
+Decomposition = Literal[
+    "always_two_tile", "optional_two_tile", "data_parallel", "split_k", "whole_waves", "cluster_ranges", "library"
+]
 WaitsFor = Literal["none", "higher", "lower", "any"]
 Workspace = Literal["locks", "partials", "flags", "counters", "range_partials"]
 Precision = Literal["ieee", "tf32"]
@@ -51,16 +53,19 @@ class Contract:
 
     `dtypes`: names of torch dtypes. `divisible`: BLOCK_M, BLOCK_N and BLOCK_K must divide M, N and K.
     `layouts`: "unit_stride" takes any 2-D strides with a stride of 1 in one dimension and copies other inputs;
-    "contiguous" refuses everything else; "any" takes all strides as they are. `most_tiles`: no program may
-    touch more Stream-K tiles than this. `equal_shares`: every Stream-K program must do as many MAC iterations.
-    `shared_tiles`: whether the result is right where several programs share a tile. `wide_offsets`: counts in int64
-    where 2^31 elements are passed. `epilogue`: adds a bias and applies an activation. `precisions`: how it can
-    multiply fp32.
+    "contiguous" refuses everything else; "tma" refuses what the TMA cannot address; "any" takes all strides as they
+    are. `architectures`: those that the kernel is written for, none named for all. `least_block`: the smallest BLOCK_M,
+    BLOCK_N, BLOCK_K. `most_tiles`: no program may touch more Stream-K tiles than this. `equal_shares`: every Stream-K
+    program must do as many MAC iterations. `shared_tiles`: whether the result is right where several programs share a
+    tile. `wide_offsets`: counts in int64 where 2^31 elements are passed. `epilogue`: adds a bias and applies an
+    activation. `precisions`: how it can multiply fp32.
     """
 
     dtypes: tuple[str, ...] = ("float16",)
     divisible: bool = True
-    layouts: Literal["unit_stride", "contiguous", "any"] = "unit_stride"
+    layouts: Literal["unit_stride", "contiguous", "tma", "any"] = "unit_stride"
+    architectures: tuple[str, ...] = ()
+    least_block: tuple[int, int, int] = (16, 16, 16)
     most_tiles: int | None = None
     equal_shares: bool = False
     shared_tiles: bool = True
@@ -86,6 +91,7 @@ class Card:
     differ from the parent's. `diff_budget`: lines that the jit bodies' diff to the parent may have.
     `zeroed_output`: C must be zero before the launch. `waits_for`: the programs for which a program may wait,
     by number, "any" for whichever came first. `workspace`: what the launcher allocates and sets at every launch.
+    `language`: Gluon needs Triton 3.9 and has no interpreter.
     """
 
     idea: str
@@ -103,6 +109,7 @@ class Card:
     waits_for: WaitsFor = "none"
     workspace: tuple[Workspace, ...] = ()
     lock_lifetime: str = "no lock"
+    language: Literal["triton", "gluon"] = "triton"
     contract: Contract = Contract()
     claims: tuple[str, ...] = ()
     defects: tuple[Defect, ...] = ()

@@ -93,6 +93,8 @@ def specialised(call: KernelCall) -> ASTSource:
         plain = param.do_not_specialize
         if param.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not plain):
             signature[param.name], constants[(position,)] = "constexpr", value
+        elif hasattr(value, "__mangle__"):
+            signature[param.name] = value.__mangle__()
         elif isinstance(value, torch.Tensor):
             signature[param.name] = POINTER_TYPES[value.dtype]
             attributes[(position,)] = [["tt.divisibility", 16]]
@@ -100,7 +102,15 @@ def specialised(call: KernelCall) -> ASTSource:
             signature[param.name] = "i32"
             if value % 16 == 0 and not plain:
                 attributes[(position,)] = [["tt.divisibility", 16]]
-    return ASTSource(call.kernel, signature, constants, attributes)
+    return _source_type(call)(call.kernel, signature, constants, attributes)
+
+
+def _source_type(call: KernelCall) -> type[ASTSource]:
+    if not call.kernel.is_gluon():
+        return ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return GluonASTSource
 
 
 def compile_variant(
@@ -113,6 +123,9 @@ def compile_variant(
     gpu = target(architecture)
     if interpreting():
         raise RuntimeError("TRITON_INTERPRET is set: this process interprets kernels and cannot compile them")
+    allowed = variant.card.contract.architectures
+    if allowed and architecture not in allowed:
+        raise UnsupportedProblem(f"{variant.name} is written for {', '.join(allowed)}, not for {architecture}")
     config = config or variant.card.default
     return [
         _compile(variant, call, gpu, architecture, config)
@@ -121,7 +134,8 @@ def compile_variant(
 
 
 def _compile(variant: Variant, call: KernelCall, gpu: GPUTarget, architecture: str, config: Config) -> CompiledKernel:
-    options = {name: call.options[name] for name in ("num_warps", "num_stages", "enable_fp_fusion")}
+    parameters = {param.name for param in call.kernel.params}
+    options = {name: value for name, value in call.options.items() if name not in parameters}
     compiled = triton.compile(specialised(call), target=gpu, options=options)
     registers, stack = resources(compiled.asm["cubin"], compiled.metadata.name)
     return CompiledKernel(

@@ -239,6 +239,41 @@ class WaveSchedule(Schedule):
         return tuple((self.dp_tiles + part * self.sk_tiles + tile) % self.programs for part in range(self.split))
 
 
+MOST_CTAS = 8
+"""CTAs of a cluster that every Hopper GPU can hold (CUDA C++ Programming Guide, thread block clusters)."""
+
+
+def cluster_ranges(
+    tiles_m: int, tiles_n: int, iters_per_tile: int, processors: int, split: int | None = None
+) -> ClusterSchedule:
+    """One cluster a tile, of `split` CTAs among which its MAC iterations are dealt in turn.
+
+    `split` of None takes the largest power of two for which all clusters fit on the `processors` at once.
+    """
+    tiles = tiles_m * tiles_n
+    if split is None:
+        fitting = max(min(processors // max(tiles, 1), iters_per_tile, MOST_CTAS), 1)
+        split = 1 << fitting.bit_length() - 1
+    return ClusterSchedule(tiles_m, tiles_n, iters_per_tile, tiles * split, tiles if split > 1 else 0, split)
+
+
+@dataclass(frozen=True)
+class ClusterSchedule(Schedule):
+    """Program `tile * split + rank` is the CTA `rank` of a tile's cluster, with the iterations rank, rank + split, …"""
+
+    split: int = 1
+
+    def segments(self, program: int) -> tuple[Segment, ...]:
+        tile, rank = divmod(program, self.split)
+        return tuple(Segment(tile, i, i + 1) for i in range(rank, self.iters_per_tile, self.split))
+
+    def by_program(self) -> Iterator[tuple[Segment, ...]]:
+        return (self.segments(program) for program in range(self.programs))
+
+    def peers(self, tile: int) -> range:
+        return range(tile * self.split, tile * self.split + min(self.split, self.iters_per_tile))
+
+
 def tile_coordinates(tile: int, tiles_m: int, tiles_n: int, group_m: int) -> tuple[int, int]:
     """Row and column of a tile in the linear (`group_m = 0`) or the swizzled order, as the kernels number them."""
     if group_m == 0:

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 import triton
+from packaging.version import Version
 
-from common import decomposition, interpreter, residency, workspace
+from common import decomposition, interpreter, residency, tma, workspace
 from common.card import Card, Config
 from common.decomposition import GROUP_M, Schedule, cdiv
 from common.errors import NoDevice, NotCoResident, UnsupportedProblem, nearest
@@ -28,6 +29,8 @@ INT32_LIMIT = 2**31
 OUTPUTS = {torch.int8: torch.int32, torch.float8_e4m3fn: torch.float16, torch.float8_e5m2: torch.float16}
 """C's dtype where it is not that of A and B."""
 ACTIVATIONS = ("relu", "gelu", "silu")
+GLUON_TRITON = "3.9"
+"""The Triton whose Gluon the kernels are written in: its interface changes from version to version."""
 
 
 @dataclass(frozen=True)
@@ -291,6 +294,16 @@ def _cuda_sms(index: int) -> int:
     return torch.cuda.get_device_properties(index).multi_processor_count
 
 
+@lru_cache
+def _architecture(index: int) -> str:
+    return "sm_{}{}".format(*torch.cuda.get_device_capability(index))
+
+
+def architecture(device: torch.device) -> str:
+    """The architecture of a CUDA device, for example `sm_90`."""
+    return _architecture(device.index or 0)
+
+
 def sms(device: torch.device) -> int:
     """SMs of the device; a stand-in where kernels are interpreted."""
     return _cuda_sms(device.index or 0) if device.type == "cuda" else INTERPRETER_SMS
@@ -303,6 +316,8 @@ def plan(card: Card, m: int, n: int, k: int, config: Config, sm_count: int) -> S
     if card.decomposition == "whole_waves":
         programs = sm_count if config.programs is None else config.programs
         return decomposition.whole_waves(tiles_m, tiles_n, iters, programs, config.split)
+    if card.decomposition == "cluster_ranges":
+        return decomposition.cluster_ranges(tiles_m, tiles_n, iters, sm_count, config.split)
     if card.decomposition in ("data_parallel", "library") or not tiles_m * tiles_n * iters:
         return decomposition.data_parallel(tiles_m, tiles_n, iters)
     if card.decomposition == "split_k":
@@ -320,14 +335,17 @@ def _check_config(variant: Variant, config: Config) -> None:
         raise UnsupportedProblem(f"{variant.name}: tile order {config.order!r}; it has {', '.join(card.tile_orders)}")
     if not config.two_tiles and card.decomposition != "optional_two_tile":
         raise UnsupportedProblem(f"{variant.name} is always two-tile; v08 can turn it off")
-    if config.split is not None and card.decomposition not in ("split_k", "whole_waves"):
+    if config.split is not None and card.decomposition not in ("split_k", "whole_waves", "cluster_ranges"):
         raise UnsupportedProblem(f"{variant.name} takes no split; split_k does")
     if config.precision not in card.contract.precisions:
         allowed = ", ".join(card.contract.precisions)
         raise UnsupportedProblem(f"{variant.name}: precision {config.precision!r}; it has {allowed}")
-    for name, size in zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), config.block, strict=True):
-        if size < 16 or size & (size - 1):
-            raise UnsupportedProblem(f"{name}={size}: a block is a power of two of at least 16")
+    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
+    for name, size, least in zip(names, config.block, card.contract.least_block, strict=True):
+        if size < least or size & (size - 1):
+            raise UnsupportedProblem(f"{name}={size}: a block is a power of two of at least {least}")
+    if card.language == "gluon":
+        _check_warpgroups(variant, config)
     if config.num_warps not in (1, 2, 4, 8, 16, 32):
         raise UnsupportedProblem(f"num_warps={config.num_warps}: a power of two from 1 to 32")
     if config.num_stages < 1:
@@ -338,16 +356,35 @@ def _check_config(variant: Variant, config: Config) -> None:
         raise UnsupportedProblem(f"split={config.split}: at least 1")
 
 
+def _check_warpgroups(variant: Variant, config: Config) -> None:
+    """Raise UnsupportedProblem for warps and tiles that wgmma cannot have."""
+    block_m, block_n, _ = config.block
+    if config.num_warps not in (4, 8) or config.num_warps * 16 > block_m:
+        raise UnsupportedProblem(
+            f"{variant.name}: num_warps={config.num_warps}: one or two warpgroups (4 or 8 warps) multiply, each warp "
+            f"at least 16 rows; BLOCK_M={block_m}"
+        )
+    if block_n > 256:
+        raise UnsupportedProblem(f"{variant.name}: BLOCK_N={block_n}: a wgmma is at most 256 wide")
+    clusters = variant.card.decomposition == "cluster_ranges"
+    if clusters and config.split is not None and config.split not in (1, 2, 4, 8):
+        raise UnsupportedProblem(f"{variant.name}: split={config.split}: a cluster has 1, 2, 4 or 8 CTAs")
+
+
 def _check_operands(
     variant: Variant, a: torch.Tensor, b: torch.Tensor, config: Config
 ) -> tuple[torch.Tensor, torch.Tensor]:
     contract = variant.card.contract
+    _check_language(variant)
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise UnsupportedProblem(f"A {tuple(a.shape)} and B {tuple(b.shape)}: (M, K) and (K, N) are needed")
     if a.device != b.device:
         raise UnsupportedProblem(f"A is on {a.device}, B on {b.device}: both on one device")
     if a.device.type != "cuda" and not interpreter.interpreting() and variant.card.decomposition != "library":
         raise NoDevice("A and B are on the CPU: move them to a GPU, or set TRITON_INTERPRET=1 to interpret")
+    if a.device.type == "cuda" and contract.architectures and architecture(a.device) not in contract.architectures:
+        allowed = ", ".join(contract.architectures)
+        raise UnsupportedProblem(f"{variant.name} is written for {allowed}; this GPU is {architecture(a.device)}")
     for name, x in (("A", a), ("B", b)):
         if str(x.dtype).removeprefix("torch.") not in contract.dtypes or x.dtype != a.dtype:
             raise UnsupportedProblem(
@@ -365,10 +402,27 @@ def _check_operands(
     return _laid_out(variant, "A", a), _laid_out(variant, "B", b)
 
 
+def _check_language(variant: Variant) -> None:
+    """Raise UnsupportedProblem where this process cannot compile the variant's language."""
+    if variant.card.language != "gluon":
+        return
+    if Version(triton.__version__) < Version(GLUON_TRITON):
+        raise UnsupportedProblem(
+            f"{variant.name} is written in Gluon as of Triton {GLUON_TRITON}; this is {triton.__version__}: "
+            "install a newer Triton, or use v09"
+        )
+    if interpreter.interpreting():
+        raise UnsupportedProblem(
+            f"{variant.name} is written in Gluon, which has no interpreter; v09 can be interpreted"
+        )
+
+
 def _laid_out(variant: Variant, name: str, x: torch.Tensor) -> torch.Tensor:
     layouts = variant.card.contract.layouts
     if layouts == "contiguous" and not x.is_contiguous():
         raise UnsupportedProblem(f"{variant.name}: {name} has strides {x.stride()}; it takes contiguous inputs alone")
+    if layouts == "tma":
+        tma.require(name, x)
     if layouts == "unit_stride" and (1 not in x.stride() or 0 in x.stride()):
         return x.contiguous()
     return x

@@ -110,7 +110,7 @@ def _refused(v: Variant, a: torch.Tensor, b: torch.Tensor, config: Config) -> bo
 
 def nan_spread(device: str) -> Iterator[Record]:
     """One column of B is Inf; `spread` is the share of the other columns' elements that are not finite."""
-    for name in variants.names():
+    for name in variants.portable_names():
         v = variants.get(name)
         a, b = make_inputs(Problem(64, 96, 128), device=device)
         b[:, 0] = torch.inf
@@ -128,7 +128,7 @@ def rounding(scale: Scale, device: str) -> Iterator[Record]:
     a, b = make_inputs(Problem(*scale.block[:2], scale.k), device=device)
     exact = a.double() @ b.double()
     size = exact.square().mean().sqrt()
-    for name in [*variants.names(), "split_k", "torch_matmul"]:
+    for name in [*variants.portable_names(), "split_k", "torch_matmul"]:
         v = variants.get(name)
         for peers in scale.peers if name != "torch_matmul" else (1,):
             prepared = prepare(v, a, b, config=_config(v, scale.block, peers))
@@ -150,7 +150,7 @@ def repeatability(scale: Scale, device: str) -> Iterator[Record]:
     """
     for shape in scale.problems:
         a, b = make_inputs(Problem(*shape), device=device)
-        for name in [*variants.names(), "split_k", "torch_matmul"]:
+        for name in [*variants.portable_names(), "split_k", "torch_matmul"]:
             v = variants.get(name)
             split = 4 if name == "split_k" else scale.programs
             try:

@@ -22,7 +22,7 @@ def with_defect(defect: str) -> list[str]:
     return [name for name in variants.names() if defect in {d.id for d in variants.get(name).card.defects}]
 
 
-@pytest.mark.parametrize("name", variants.names())
+@pytest.mark.parametrize("name", variants.portable_names())
 def test_nan_spreads_to_the_next_tile(name: str, device: str) -> None:
     v = variants.get(name)
     # 6 tiles on 4 programs: program 0 ends tile 0 and begins tile 1, of the same row and another column.

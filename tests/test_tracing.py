@@ -28,7 +28,7 @@ from figures.__main__ import render
 from figures.timeline import measured_bars, modelled, modelled_bars
 
 ROOT = Path(__file__).parent.parent
-KERNELS = [name for name in variants.all_names() if variants.get(name).card.kernels]
+KERNELS = [n for n in (*variants.portable_names(), *variants.baselines()) if variants.get(n).card.kernels]
 PROBLEM = Problem(96, 96, 96)
 
 

@@ -26,6 +26,11 @@ def names() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(__path__) if re.match(r"v\d\d_", m.name))
 
 
+def portable_names() -> list[str]:
+    """The numbered variants in plain Triton, which run on every GPU and in the interpreter."""
+    return [name for name in names() if get(name).card.language == "triton"]
+
+
 def baselines() -> list[str]:
     """What the iterations are compared with."""
     return list(_BASELINES)

@@ -230,7 +230,9 @@ def compile_command(
         target(architecture)
     changes: dict[str, Any] = {"num_warps": warps, "num_stages": stages, "block": block and parse_block(block)}
     changes = {key: value for key, value in changes.items() if value}
-    jobs = [(name, architecture, changes) for name in chosen for architecture in architectures]
+    jobs = [(name, sm, changes) for name in chosen for sm in architectures if _written_for(name, sm)]
+    if not jobs:
+        raise UnsupportedProblem(f"{', '.join(chosen)}: not written for {arch}")
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     if "TRITON_INTERPRET" in os.environ:
         raise SystemExit(subprocess.run([sys.executable, "-m", "variants", *sys.argv[1:]], env=environment).returncode)
@@ -254,6 +256,11 @@ def compile_command(
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     console.print(table)
+
+
+def _written_for(name: str, architecture: str) -> bool:
+    allowed = variants.get(name).card.contract.architectures
+    return not allowed or architecture in allowed
 
 
 def _compiled_rows(job: tuple[str, str, dict[str, Any]]) -> list[dict[str, Any]]:

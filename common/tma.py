@@ -1,0 +1,67 @@
+"""Tensor descriptors for the Tensor Memory Accelerator (TMA) of Hopper and later GPUs.
+
+A descriptor names a matrix in global memory whose rows are contiguous, start at multiples of 16 bytes and are cut into
+blocks; a block's part outside the matrix is read as zeros and not written. A matrix whose columns are contiguous is
+described as its transpose. Source of the limits: CUDA driver API, `cuTensorMapEncodeTiled`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from common.errors import UnsupportedProblem
+
+ALIGNMENT = 16
+"""Bytes that must divide a descriptor's address and its row stride."""
+
+
+def is_transposed(x: torch.Tensor) -> bool | None:
+    """Whether a 2-D tensor is described by its transpose; None where the TMA cannot read or write it as it is.
+
+    A dimension of size 1 may have any stride: it is never stepped along.
+    """
+    if x.data_ptr() % ALIGNMENT:
+        return None
+    for transposed, matrix in ((False, x), (True, x.t())):
+        (rows, columns), (row_stride, column_stride) = matrix.shape, matrix.stride()
+        contiguous = column_stride == 1 or columns == 1
+        aligned = row_stride > 0 and row_stride * x.element_size() % ALIGNMENT == 0
+        if contiguous and (aligned or rows == 1):
+            return transposed
+    return None
+
+
+def require(name: str, x: torch.Tensor) -> None:
+    """Raise UnsupportedProblem, saying why and what to do, where no descriptor of the tensor can exist."""
+    if x.numel() and is_transposed(x) is None:
+        past = x.data_ptr() % ALIGNMENT
+        raise UnsupportedProblem(
+            f"{name} has strides {x.stride()} and starts {past} bytes past a multiple of {ALIGNMENT}: the TMA needs "
+            f"one stride of 1, the other a multiple of {ALIGNMENT // x.element_size()} elements, and an address that "
+            f"{ALIGNMENT} divides; v09 takes any strides"
+        )
+
+
+def descriptor(x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: int = 0) -> Any:
+    """The Gluon descriptor of a 2-D tensor (or of its transpose, see `is_transposed`) in blocks of `block`.
+
+    `block` counts along the tensor's own dimensions. A cluster of `ctas` (a power of two) loads `ctas` blocks that are
+    next to each other in dimension `along`, one each. The descriptor keeps the tensor as `described`.
+    """
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    shape = [size * ctas if dimension == along else size for dimension, size in enumerate(block)]
+    matrix = x
+    if is_transposed(x):
+        matrix, shape, along = x.t(), shape[::-1], 1 - along
+    bases = [[0, 1 << bit] if along else [1 << bit, 0] for bit in range(ctas.bit_length() - 1)]
+    step = ALIGNMENT // x.element_size()
+    row_stride = matrix.stride(0) if matrix.shape[0] > 1 else -(-matrix.shape[1] // step) * step
+    dtype = getattr(gl, str(x.dtype).removeprefix("torch."))
+    layout = gl.NVMMASharedLayout.get_default_for(shape, dtype, cga_layout=bases or None)
+    found = TensorDescriptor(matrix, list(matrix.shape), [row_stride, 1], shape, layout)
+    found.described = x
+    return found
