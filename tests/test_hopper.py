@@ -193,11 +193,16 @@ def test_each_config_is_right_whole_split_and_at_edges(name: str, config: Config
 
 
 @pytest.mark.gpu
-@WITH_CONFIGS
-@pytest.mark.parametrize("layout", ["row", "a_transposed", "b_transposed", "both_transposed", "strided"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_layouts_and_dtypes(name: str, config: Config, layout: str, dtype: str) -> None:
-    for split in (1, 3) if config.split is None else (config.split,):
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("block", [(64, 64, 64), (128, 128, 64)])
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    [(layout, "float16") for layout in ("a_transposed", "b_transposed", "both_transposed", "strided")]
+    + [("row", "bfloat16")],
+)
+def test_layouts_and_dtypes(name: str, block: tuple, layout: str, dtype: str) -> None:
+    config = variants.get(name).card.default.replace(block=block, num_stages=4)
+    for split in (1, 2):
         check(variants.get(name), Problem(264, 200, 456, dtype, layout), config.replace(split=split))
 
 
