@@ -119,6 +119,11 @@ class Card:
         """Whether a program may wait for one that is not yet running."""
         return self.waits_for in ("higher", "lower")
 
+    @property
+    def adds_to_c(self) -> bool:
+        """Whether peers add their partial sums to C itself, each rounding it to C's dtype."""
+        return "atomic_add" in self.fix_up
+
     def as_dict(self) -> dict[str, Any]:
         """The card as plain data, for `--json`."""
         return dataclasses.asdict(self) | {"needs_co_residency": self.needs_co_residency}

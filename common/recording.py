@@ -15,7 +15,7 @@ from common.errors import WrongResult
 from common.interpreter import interpreting
 from common.launcher import Prepared, Variant, prepare
 from common.problem import Problem, make_inputs
-from common.reference import Reference, reference
+from common.reference import Reference, reference, roundings
 from common.timeline import PREFIX, Timeline, aligned
 from common.timing import METHOD, Stopwatch, orders
 from common.tracing import Recorder, TracedVariant, traced
@@ -64,7 +64,7 @@ def _prepared(variant: Variant, problem: Problem, config: Config, seed: int, dev
 
 
 def _checked(prepared: Prepared, exact: Reference) -> None:
-    check = exact.check(prepared.out, prepared.schedule.max_peers)
+    check = exact.check(prepared.out, roundings(prepared.variant.card, prepared.schedule))
     if not check.ok:
         what = "traced copy" if isinstance(prepared.variant, TracedVariant) else "kernel"
         error = f"{check.error:.3g}, allowed is {check.tolerance:.3g}"

@@ -28,7 +28,7 @@ class Strict(BaseModel):
     """Unknown keys are refused. A text that can only be a number or a truth value is read as one; a truth value is
     never read as a number, nor a number as a truth value."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod

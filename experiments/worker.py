@@ -21,7 +21,7 @@ from common.errors import NotCoResident, UnsupportedProblem
 from common.interpreter import interpreting
 from common.launcher import Prepared, Variant, prepare, sms
 from common.problem import Problem, make_inputs
-from common.reference import Check, Reference, reference
+from common.reference import Check, Reference, reference, roundings
 from common.rows import Row, encode
 from common.timing import (
     DO_BENCH,
@@ -165,7 +165,7 @@ class Worker:
             guarded = not self.job.wrong_results
             prepared = prepare(self.job.find(candidate.variant), a, b, out, config, guarded=guarded)
             prepared.run()
-            check = exact.check(out, prepared.schedule.max_peers)
+            check = exact.check(out, roundings(prepared.variant.card, prepared.schedule))
         except Exception as error:
             return Row(shape, index, self._status(error), note=_one_line(error))
         status = "ok" if self._right(check) else "incorrect"
@@ -194,7 +194,7 @@ class Worker:
         for one, taken, error in zip(ready, samples, errors, strict=True):
             row = replace(one.row, clocks=clocks, watts=watts, throttle=throttle)
             if one.prepared is not None and row.status == "ok":
-                check = exact.judge(error, one.prepared.schedule.max_peers)
+                check = exact.judge(error, roundings(one.prepared.variant.card, one.prepared.schedule))
                 if not self._right(check):
                     self._send(replace(row, status="incorrect", error=check.error, note="right at first, not replayed"))
                     continue
@@ -213,7 +213,7 @@ class Worker:
         return [one.samples for one in timed]
 
     def _right(self, check: Check) -> bool:
-        return check.ok if self.job.tolerance is None else check.error <= self.job.tolerance
+        return (check if self.job.tolerance is None else replace(check, tolerance=self.job.tolerance)).ok
 
     def _announce(self, candidate: int) -> None:
         self.steps[0] = candidate

@@ -88,7 +88,7 @@ def test_what_cannot_be_traced_is_refused() -> None:
     with pytest.raises(UnsupportedProblem, match="torch_matmul cannot be traced"):
         record(variants.get("torch_matmul"), PROBLEM, Config())
     with pytest.raises(UnsupportedProblem, match="too many to trace"):
-        record(variants.get("data_parallel"), Problem(16 * 2100, 16, 16), Config(block=(16, 16, 16)))
+        record(variants.get("data_parallel"), Problem(16 * 2100, 16, 16), Config(block=(16, 16, 16), order="swizzled"))
 
 
 COMPILED = """

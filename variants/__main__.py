@@ -23,7 +23,7 @@ from common.compilation import compile_variant, target
 from common.errors import InvalidExperiment, NoDevice, NotCoResident, UnknownVariant, UnsupportedProblem, WrongResult
 from common.launcher import Prepared, Variant, compiled_kernel, prepare
 from common.problem import Problem, make_inputs
-from common.reference import reference
+from common.reference import reference, roundings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
 console = Console(width=None if sys.stdout.isatty() else 150)
@@ -95,7 +95,7 @@ def run(
     prepared = prepare(v, a, b, out, config, strict_residency=strict_residency)
     prepared.run()
     report = _report(v, prepared)
-    check = reference(a, b).check(prepared.out, prepared.schedule.max_peers)
+    check = reference(a, b).check(prepared.out, roundings(v.card, prepared.schedule))
     report |= {"status": "ok" if check.ok else "incorrect", "error": check.error, "tolerance": check.tolerance}
     print(json.dumps(report, indent=1)) if as_json else _print_report(report)
     raise SystemExit(0 if check.ok else 1)
