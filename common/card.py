@@ -8,7 +8,14 @@ from typing import Any, Literal
 
 Order = Literal["linear", "swizzled"]
 Decomposition = Literal[
-    "always_two_tile", "optional_two_tile", "data_parallel", "split_k", "whole_waves", "cluster_ranges", "library"
+    "always_two_tile",
+    "optional_two_tile",
+    "data_parallel",
+    "split_k",
+    "whole_waves",
+    "even_slabs",
+    "cluster_ranges",
+    "library",
 ]
 WaitsFor = Literal["none", "higher", "lower", "any"]
 Workspace = Literal["locks", "partials", "flags", "counters", "range_partials"]

@@ -219,6 +219,11 @@ class WaveSchedule(Schedule):
     def units(self) -> int:
         return self.dp_tiles + self.sk_tiles * self.split
 
+    @property
+    def most_peers(self) -> int:
+        """Peers of a shared tile: the partial sums kept for each."""
+        return self.split
+
     def segments(self, program: int) -> tuple[Segment, ...]:
         return tuple(self.unit(number) for number in range(program, self.units, self.programs))
 
@@ -237,6 +242,79 @@ class WaveSchedule(Schedule):
     def peers(self, tile: int) -> tuple[int, ...]:
         """The programs of a shared tile's ranges in the ranges' order; one may be there twice."""
         return tuple((self.dp_tiles + part * self.sk_tiles + tile) % self.programs for part in range(self.split))
+
+
+MOST_SLABS = 16
+"""Slabs of a tile: more make shares more even, and spread the programs over more places of K at a moment."""
+
+
+def even_slabs(
+    tiles_m: int, tiles_n: int, iters_per_tile: int, programs: int, split: int | None = None, two_tiles: bool = True
+) -> SlabSchedule:
+    """Whole waves of tiles, then the remaining ones cut into `split` slabs of K, as many for every program.
+
+    With `two_tiles` one whole wave, where there is one, is shared with the remaining tiles. `split` of None takes the
+    fewest slabs that come within 2 % of an even share.
+    """
+    tiles = tiles_m * tiles_n
+    programs = programs or max(tiles, 1)
+    remaining = tiles % programs
+    if two_tiles and remaining and tiles >= programs:
+        remaining += programs
+    most = max(min(MOST_SLABS, iters_per_tile), 1)
+
+    def longest(slabs: int) -> float:
+        return cdiv(remaining * slabs, programs) / slabs
+
+    if split is None:
+        least = min(longest(slabs) for slabs in range(1, most + 1))
+        split = next(slabs for slabs in range(1, most + 1) if longest(slabs) <= 1.02 * least)
+    slabs = min(split, max(iters_per_tile, 1))
+    return SlabSchedule(tiles_m, tiles_n, iters_per_tile, programs, remaining, slabs)
+
+
+@dataclass(frozen=True)
+class SlabSchedule(Schedule):
+    """Program p does the slabs [p * slab_share, (p + 1) * slab_share) of the shared tiles, counted tile by tile, after
+    its whole tiles. `slabs`: of a tile; slab s has the MAC iterations from s * iters_per_tile // slabs on."""
+
+    slabs: int = 1
+
+    @property
+    def slab_share(self) -> int:
+        """Slabs of a program; the last programs may have fewer or none."""
+        return max(cdiv(self.sk_tiles * self.slabs, self.programs), 1)
+
+    @property
+    def busy_programs(self) -> int:
+        """Programs that have anything to do."""
+        return min(self.programs, max(self.dp_tiles, cdiv(self.sk_tiles * self.slabs, self.slab_share)))
+
+    @property
+    def most_peers(self) -> int:
+        """Peers that a tile may have: the partial sums kept for each."""
+        return (self.slabs - 1) // self.slab_share + 2
+
+    def segments(self, program: int) -> tuple[Segment, ...]:
+        whole = range(self.sk_tiles + program, self.tiles, self.programs)
+        found = [Segment(tile, 0, self.iters_per_tile) for tile in whole]
+        slab, end = program * self.slab_share, min((program + 1) * self.slab_share, self.sk_tiles * self.slabs)
+        while slab < end:
+            tile = slab // self.slabs
+            cut = min((tile + 1) * self.slabs, end)
+            found.append(Segment(tile, self._iteration(slab, tile), self._iteration(cut, tile)))
+            slab = cut
+        return tuple(found)
+
+    def _iteration(self, slab: int, tile: int) -> int:
+        return (slab - tile * self.slabs) * self.iters_per_tile // self.slabs
+
+    def by_program(self) -> Iterator[tuple[Segment, ...]]:
+        return (self.segments(program) for program in range(self.busy_programs))
+
+    def peers(self, tile: int) -> range:
+        first, last = tile * self.slabs // self.slab_share, ((tile + 1) * self.slabs - 1) // self.slab_share
+        return range(first, last + 1)
 
 
 MOST_CTAS = 8

@@ -249,7 +249,7 @@ class Prepared:
         if "counters" in wanted:
             space["counters"] = workspace.counters(max(schedule.sk_tiles, 1), device)
         if "range_partials" in wanted:
-            size = schedule.sk_tiles * schedule.split * self.config.block[0] * self.config.block[1]
+            size = schedule.sk_tiles * schedule.most_peers * self.config.block[0] * self.config.block[1]
             dtype = torch.float32 if self.a.dtype.is_floating_point else torch.int32
             space["partials"] = torch.empty(max(size, 1), dtype=dtype, device=device)
         return space
@@ -316,6 +316,9 @@ def plan(card: Card, m: int, n: int, k: int, config: Config, sm_count: int) -> S
     if card.decomposition == "whole_waves":
         programs = sm_count if config.programs is None else config.programs
         return decomposition.whole_waves(tiles_m, tiles_n, iters, programs, config.split)
+    if card.decomposition == "even_slabs":
+        programs = sm_count if config.programs is None else config.programs
+        return decomposition.even_slabs(tiles_m, tiles_n, iters, programs, config.split, config.two_tiles)
     if card.decomposition == "cluster_ranges":
         return decomposition.cluster_ranges(tiles_m, tiles_n, iters, sm_count, config.split)
     if card.decomposition in ("data_parallel", "library") or not tiles_m * tiles_n * iters:
@@ -333,9 +336,14 @@ def _check_config(variant: Variant, config: Config) -> None:
     card = variant.card
     if config.order not in card.tile_orders:
         raise UnsupportedProblem(f"{variant.name}: tile order {config.order!r}; it has {', '.join(card.tile_orders)}")
-    if not config.two_tiles and card.decomposition != "optional_two_tile":
+    if not config.two_tiles and card.decomposition not in ("optional_two_tile", "even_slabs"):
         raise UnsupportedProblem(f"{variant.name} is always two-tile; v08 can turn it off")
-    if config.split is not None and card.decomposition not in ("split_k", "whole_waves", "cluster_ranges"):
+    if config.split is not None and card.decomposition not in (
+        "split_k",
+        "whole_waves",
+        "even_slabs",
+        "cluster_ranges",
+    ):
         raise UnsupportedProblem(f"{variant.name} takes no split; split_k does")
     if config.precision not in card.contract.precisions:
         allowed = ", ".join(card.contract.precisions)

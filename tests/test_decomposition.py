@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -168,3 +170,35 @@ def test_split_k_cuts_every_tile_alike(split: int) -> None:
             cut.start for cut in map(lambda p: schedule.segments(p)[0], range(split))
         ]
         assert cuts[0].start == 0 and cuts[-1].stop == 7
+
+
+@pytest.mark.parametrize("two_tiles", [False, True])
+@pytest.mark.parametrize("split", [1, 2, 3, 11, 16, None])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (6, 6, 40), (12, 14, 94), (12, 11, 20), (40, 30, 5)])
+def test_slabs_are_shared_evenly_and_done_once(shape: tuple[int, int, int], split: int | None, two_tiles: bool) -> None:
+    schedule = decomposition.even_slabs(*shape, 132, split, two_tiles)
+    done = [
+        (tile, i) for p in schedule.by_program() for tile, start, stop in map(astuple, p) for i in range(start, stop)
+    ]
+    tiles, iters = shape[0] * shape[1], shape[2]
+    assert sorted(done) == [(tile, i) for tile in range(tiles) for i in range(iters)]
+    assert schedule.slabs <= iters
+    for tile in range(schedule.sk_tiles):
+        own = [p for p, mine in enumerate(schedule.by_program()) if tile in {s.tile for s in mine}]
+        assert own == list(schedule.peers(tile))
+        assert len(own) <= schedule.most_peers
+    waves = schedule.dp_tiles // 132
+    assert schedule.dp_tiles % 132 == 0 or not schedule.sk_tiles
+    for mine in schedule.by_program():
+        slabs = sum(len(s) for s in mine) / iters - waves
+        assert slabs <= schedule.slab_share / schedule.slabs + 1 / iters or not schedule.sk_tiles
+
+
+@pytest.mark.parametrize("split", [1, 2, 4, 8, None])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (6, 6, 40)])
+def test_a_cluster_deals_its_tile_out(shape: tuple[int, int, int], split: int | None) -> None:
+    schedule = decomposition.cluster_ranges(*shape, 132, split)
+    done = [(s.tile, s.start) for p in schedule.by_program() for s in p]
+    assert sorted(done) == [(tile, i) for tile in range(shape[0] * shape[1]) for i in range(shape[2])]
+    assert len(done) == len(set(done))
+    assert split or schedule.programs <= 132

@@ -138,7 +138,7 @@ def protocol(name: str) -> list[str]:
 
 
 def test_v09_is_the_twin_that_can_be_explored() -> None:
-    """v10 does to partial sums and counters, step by step, what v09 does, which interpreter and explorer run."""
+    """v10 and v12 do to partial sums and counters, step by step, what v09 does, which interpreter and explorer run."""
     pattern = [
         r"store\(slot \+ part",
         r"barrier\(\)",
@@ -146,15 +146,14 @@ def test_v09_is_the_twin_that_can_be_explored() -> None:
         r"load\(slot \+ elements, cache_modifier='.cg'\)",
         r"store\(counters_ptr \+ tile, 0\)",
     ]
-    for name in ("v09", "v10"):
+    for name in ("v09", "v10", "v12"):
         steps = protocol(name)
         assert len(steps) == len(pattern), (name, steps)
         for step, wanted in zip(steps, pattern, strict=True):
             assert re.match(wanted, step), (name, step, wanted)
-    for name in ("v09", "v10"):
         source = variants.get(name).source
-        assert re.search(r"if (last|\w+\.atomic_add\(.*\) == split - 1):", source)
-        assert "for _ in range(split):" in source
+        assert re.search(r"atomic_add\(.*\) == (split|peers) - 1", source)
+        assert re.search(r"for _ in range\((split|peers)\):", source)
 
 
 def split_in(name: str, wanted: int | None) -> dict[str, int | None]:
@@ -187,7 +186,7 @@ def check(v: Variant, problem: Problem, config: Config, values: str = "normal") 
 @WITH_CONFIGS
 @pytest.mark.parametrize("shape", [(128, 256, 64), (512, 768, 448), (1536, 1792, 1024), (200, 328, 72), (8, 16, 8)])
 def test_each_config_is_right_whole_split_and_at_edges(name: str, config: Config, shape: tuple) -> None:
-    for split in (1, 2, 3, 7, None) if config.split is None else (config.split,):
+    for split in (1, 2, 3, 7, 13, None) if config.split is None else (config.split,):
         for values in ("normal", "integers"):
             check(variants.get(name), Problem(*shape), config.replace(split=split), values)
 
