@@ -129,6 +129,15 @@ def _run_once(machine: Machine, choose: Chooser) -> Outcome:
     return outcome
 
 
+def end_state(machine: Machine, seed: int) -> State:
+    """The state at the end of one random schedule."""
+    actions = run(machine, lambda: random_chooser(seed)).actions
+    state = machine.start()
+    for action in actions:
+        machine.act(state, action)
+    return state
+
+
 def explore(
     machine: Machine,
     schedules: int,
@@ -182,23 +191,29 @@ def exhaust(
     machine: Machine,
     most_states: int = 200_000,
     most_switches: int | None = None,
+    by_switches: bool = False,
     stop: Callable[[Exploration], bool] = lambda _: False,
 ) -> Exploration:
-    """Every state that can be reached, by the number of switches between programs on the way.
+    """Every state that can be reached, each once.
 
-    With `most_switches` only schedules with as many; without it a state is met once, however it was reached. Ends
-    early, and then not `complete`, at `most_states` or where `stop` says so.
+    With `by_switches` in the order of the switches between programs that it takes (and then once for each program
+    that may have run last), with `most_switches` only schedules with as many. Ends early, and then not `complete`, at
+    `most_states` or where `stop` says so.
     """
     _learn(machine)
     while True:
         try:
-            return _exhaust_once(machine, most_states, most_switches, stop)
+            return _exhaust_once(machine, most_states, most_switches, by_switches, stop)
         except (Divided, StaleTree):
             machine.renew()
 
 
 def _exhaust_once(
-    machine: Machine, most_states: int, most_switches: int | None, stop: Callable[[Exploration], bool]
+    machine: Machine,
+    most_states: int,
+    most_switches: int | None,
+    by_switches: bool,
+    stop: Callable[[Exploration], bool],
 ) -> Exploration:
     began, exploration = time.perf_counter(), Exploration()
     start = machine.start()
@@ -209,7 +224,7 @@ def _exhaust_once(
     cut = False
     while queue:
         switches, state, number, last = queue.popleft()
-        key = (state.key(), last)
+        key = (state.key(), last) if by_switches or most_switches is not None else state.key()
         if key in seen:
             continue
         seen.add(key)
@@ -271,7 +286,7 @@ def shrink(machine: Machine, finding: Finding, actions: list[Action], most_state
         return any((f.kind, f.places) == (finding.kind, finding.places) for f in outcome.findings)
 
     wanted = (finding.kind, finding.places)
-    searched = exhaust(machine, most_states, stop=lambda exploration: wanted in exploration.found)
+    searched = exhaust(machine, most_states, by_switches=True, stop=lambda exploration: wanted in exploration.found)
     if wanted in searched.found:
         return searched.found[wanted][1].actions
     return _shortened(machine, actions, shows)
