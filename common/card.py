@@ -98,7 +98,8 @@ class Card:
     differ from the parent's. `diff_budget`: lines that the jit bodies' diff to the parent may have.
     `zeroed_output`: C must be zero before the launch. `waits_for`: the programs for which a program may wait,
     by number, "any" for whichever came first. `workspace`: what the launcher allocates and sets at every launch.
-    `language`: Gluon needs Triton 3.9 and has no interpreter.
+    `language`: Gluon needs Triton 3.9 and has no interpreter. `twin`: the Triton variant with the same fix-up, which
+    stands for a Gluon one where interleavings are explored.
     """
 
     idea: str
@@ -117,6 +118,7 @@ class Card:
     workspace: tuple[Workspace, ...] = ()
     lock_lifetime: str = "no lock"
     language: Literal["triton", "gluon"] = "triton"
+    twin: str | None = None
     contract: Contract = Contract()
     claims: tuple[str, ...] = ()
     defects: tuple[Defect, ...] = ()

@@ -55,8 +55,8 @@ class Properties:
 
     `waits_for`: which programs, by number, ended a wait. `residents`: by dispatch order, the fewest programs that must
     run at once so that no schedule hangs, for a tile of four peers on four programs and for tiles of two on four.
-    `races`: by reading, the places that race. `needs_zero`: C must be zero before the launch. `locks_left`: what locks
-    and flags hold afterwards. `reproducible`: by number of peers, whether C's bits are the same in every order.
+    `races`: by reading, the places that race. `needs_zero`: C must be zero before the launch. `locks_left`: what locks,
+    flags and counters hold afterwards. `reproducible`: by number of peers, whether C's bits are the same in every order.
     `nan_spread`: Inf in one tile reaches the program's next. `lifetime`: by scenario, the kinds of faults found.
     `schedules`, `states`: how much was explored; `complete`: nothing was cut off in the exhaustive searches.
     """
@@ -101,6 +101,8 @@ def small_config(card: Card, small: Small) -> Config:
     """The card's configuration with as many Stream-K programs, or as many parts a tile for a fixed split."""
     if card.decomposition == "split_k":
         return card.default.replace(split=small.peers)
+    if card.decomposition == "whole_waves":
+        return card.default.replace(programs=small.programs, split=small.peers)
     return card.default if card.decomposition == "data_parallel" else card.default.replace(programs=small.programs)
 
 
@@ -175,13 +177,13 @@ class Examination:
         return any(kind == "uninitialised" and "c" in places for kind, places in found)
 
     def locks_left(self) -> list[int]:
-        """What locks and flags hold after a launch: with three tiles on four programs, and with two kernels."""
+        """What locks, flags and counters hold after a launch: with three tiles on four programs, and with two kernels."""
         left: set[int] = set()
         for small in (SHARED_BY_TWO, TWO_KERNELS):
             with self._machine(small, Rules(**VALUES_ALONE), Setup()) as machine:
                 state = schedules.end_state(machine, self.seed)
                 for buffer in machine.buffers:
-                    if buffer.name in ("locks", "flags"):
+                    if buffer.name in ("locks", "flags", "counters"):
                         left |= {int(x) for x in machine.division.content(buffer, state.values)}
         return sorted(left)
 
@@ -260,7 +262,7 @@ def examine(variant: Variant, schedules_each: int = 300, seed: int = 0) -> Prope
 def disagreements(card: Card, found: Properties) -> list[str]:
     """Where the card and the explorer do not say the same, one line each."""
     defects = {defect.id for defect in card.defects}
-    left = re.search(r"left at (\d+)", card.lock_lifetime)
+    left = re.search(r"left at (\d+)", card.lock_lifetime.replace("reset by", "left at 0 by"))
     pairs = [
         ("waits for", card.waits_for, found.waits_for),
         ("needs co-residency", card.needs_co_residency, found.needs_co_residency),
@@ -275,3 +277,48 @@ def disagreements(card: Card, found: Properties) -> list[str]:
         if not found.races["triton-3.9"] and found.lifetime[scenario]:
             told.append(f"{scenario}: {', '.join(found.lifetime[scenario])}")
     return told
+
+
+COLUMNS = (
+    "waits for",
+    "needs co-residency",
+    "barrier that it lacks",
+    "C must be zeroed",
+    "same bits in every order",
+    "NaN or Inf spreads",
+    "one workspace for two streams",
+)
+"""Properties as a table shows them; the cells are `cells` of a record."""
+
+
+def cells(record: dict[str, Any]) -> list[str]:
+    """A record's properties in words, in the order of COLUMNS."""
+    same = record["reproducible"]
+    return [
+        record["waits_for"],
+        _residency(record["residents"]),
+        _barrier(record["races"], record["wrong_results"]),
+        "yes" if record["needs_zero"] else "no",
+        "yes" if all(same.values()) else "up to two peers" if same["two"] else "no",
+        "yes" if record["nan_spread"] else "no",
+        ", ".join(record["lifetime"]["two streams with one workspace"]) or "harmless",
+    ]
+
+
+def _residency(residents: dict[str, dict[str, int]]) -> str:
+    ascending, anyhow = residents["ascending"], residents["any"]
+    if max(*ascending.values(), *anyhow.values()) == 1:
+        return "no"
+    told = f"{ascending['four peers']} programs for a tile of 4 peers, {ascending['two peers']} for tiles of 2"
+    return f"{told}; dispatched in any order {anyhow['four peers']} and {anyhow['two peers']} of 4"
+
+
+def _barrier(races: dict[str, list[str]], wrong: dict[str, bool]) -> str:
+    racy = [reading for reading in races if races[reading]]
+    if not racy:
+        return "none"
+    if len(racy) == len(races):
+        text = "in every reading"
+    else:
+        text = f"{', '.join(racy)}; not {', '.join(reading for reading in races if not races[reading])}"
+    return text + (" (wrong results)" if any(wrong.values()) else "")

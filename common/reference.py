@@ -58,7 +58,11 @@ class Reference:
         rounded = self.c.to(self.dtype)
         special = ~torch.isfinite(rounded)
         agrees = torch.where(torch.isnan(rounded), torch.isnan(c), c == rounded)
-        return torch.where(special, torch.where(agrees, 0.0, math.inf), relative).amax().nan_to_num_(math.inf, posinf=math.inf)
+        return (
+            torch.where(special, torch.where(agrees, 0.0, math.inf), relative)
+            .amax()
+            .nan_to_num_(math.inf, posinf=math.inf)
+        )
 
     @cached_property
     def _is_finite(self) -> bool:

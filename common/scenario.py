@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from common.card import Config
+from common.card import Card, Config
 from common.continuations import Buffer
 from common.errors import UnsupportedProblem
-from common.launcher import Launch, Prepared, Variant, prepare
+from common.launcher import INTERPRETER_SMS, Launch, Prepared, Variant, plan, prepare
 from common.machine import Check, Fill, Kernel, Machine, Rules, Stream
 from common.problem import Problem, make_inputs
 
@@ -32,7 +32,7 @@ class Setup:
     `launches` in a row on one stream, or one on each of `streams`. `inputs`: "traced" to see each iteration's
     contribution, "normal" to see rounding. `setting`: the launcher sets C and workspace at every launch, as it does, or
     only before the first, or not at all, as faulty launchers do. `shared_workspace`: streams use the same locks.
-    `guarded`: keep the launcher's guards.
+    `zero_output`: setting includes C where the card asks for it. `guarded`: keep the launcher's guards.
     """
 
     launches: int = 1
@@ -43,6 +43,9 @@ class Setup:
     zero_output: bool = True
     guarded: bool = True
     seed: int = 0
+
+
+DEFAULT = Setup()
 
 
 @dataclass
@@ -61,6 +64,11 @@ class Scenario:
     @property
     def kernels(self) -> list[object]:
         return [item.call.kernel for stream in self.streams for item in stream if isinstance(item, Kernel)]
+
+
+def explorable(card: Card) -> bool:
+    """Whether the kernels are Triton's: a library has none, and Gluon has no interpreter."""
+    return bool(card.kernels) and card.language == "triton"
 
 
 def traced_inputs(m: int, n: int, k: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
@@ -99,11 +107,23 @@ def missing_and_double(expected: np.ndarray, iterations: int, launch: str = "") 
     return describe
 
 
-def build(variant: Variant, problem: tuple[int, int, int], config: Config, setup: Setup = Setup()) -> Scenario:
+def build(
+    variant: Variant,
+    problem: tuple[int, int, int],
+    config: Config,
+    setup: Setup = DEFAULT,
+    residents: int | None = None,
+) -> Scenario:
     """Launches of a variant on a problem (M, N, K) with blocks of 16; nothing is run.
 
-    Raises UnsupportedProblem as the launcher does, and for what cannot be traced.
+    `residents`: what the launcher's guard is told of the programs that run at once. Raises UnsupportedProblem and
+    NotCoResident as the launcher does if `setup.guarded`, and UnsupportedProblem for what cannot be traced.
     """
+    if not explorable(variant.card):
+        twin = f": its fix-up is that of {variant.card.twin}" if variant.card.twin else ""
+        raise UnsupportedProblem(f"{variant.name} has no kernel that can be interpreted{twin}")
+    if min(*problem, setup.launches, setup.streams) < 1:
+        raise UnsupportedProblem(f"problem {problem}, {setup.launches} launches on {setup.streams} streams: none is 0")
     scenario = Scenario([[] for _ in range(setup.streams)], [], [])
     config = config.replace(block=(BLOCK, BLOCK, BLOCK))
     first: Launch | None = None
@@ -112,10 +132,15 @@ def build(variant: Variant, problem: tuple[int, int, int], config: Config, setup
         a, b, check = _inputs(problem, setup, number, f"launch {number + 1}: " if several else "")
         share_output = first is not None and setup.streams == 1
         out = first.c if share_output else torch.full((a.shape[0], b.shape[1]), torch.nan, dtype=a.dtype)
-        prepared = prepare(variant, a, b, out, config, guarded=setup.guarded)
+        if setup.guarded:
+            prepared = prepare(variant, a, b, out, config, max_programs=residents)
+        else:
+            schedule = plan(variant.card, *problem, config, INTERPRETER_SMS)
+            prepared = Prepared(variant, a, b, out, schedule, config.replace(programs=schedule.programs))
         task = prepared.task()
         if first is not None and (setup.streams == 1 or setup.shared_workspace):
-            task.locks, task.partials, task.flags = first.locks, first.partials, first.flags
+            for name in ("locks", "partials", "flags", "counters"):
+                setattr(task, name, getattr(first, name))
         _add(scenario, scenario.streams[number % setup.streams], variant, task, check, setup, number, several)
         scenario.prepared.append(prepared)
         first = first or task
@@ -143,12 +168,16 @@ def _add(
     several: bool,
 ) -> None:
     """Put one launch at a stream's end: fills, kernels, check."""
-    names = {"a": task.a, "b": task.b, "c": task.c, "locks": task.locks, "flags": task.flags, "partials": task.partials}
+    fresh = len(scenario.buffers)
+    names = {name: getattr(task, name) for name in ("a", "b", "c", "locks", "flags", "partials", "counters")}
     buffers = {name: _buffer(scenario, name, t, name not in "ab") for name, t in names.items() if t is not None}
     sets = setup.setting == "always" or (setup.setting == "first" and number == 0)
     for name in ("locks", "flags") if sets else ():
         if name in buffers:
             stream.append(Fill(buffers[name], np.zeros_like(buffers[name].data)))
+    # Counters are set once, when they are allocated: every launch leaves them as it found them.
+    if sets and buffers.get("counters") in scenario.buffers[fresh:]:
+        stream.append(Fill(buffers["counters"], np.zeros_like(buffers["counters"].data)))
     if sets and variant.card.zeroed_output and setup.zero_output and task.schedule.sk_tiles:
         stream.append(Fill(buffers["c"], np.zeros_like(buffers["c"].data)))
     variant.launch(task)

@@ -203,7 +203,7 @@ def test_a_schedule_that_is_not_possible_is_refused() -> None:
 
 def test_fewer_switches_reach_fewer_states() -> None:
     with machine(toys.tickets, 3) as m:
-        few, every = schedules.exhaust(m, most_switches=2), schedules.exhaust(m)
+        few, every = schedules.exhaust(m, most_switches=2), schedules.exhaust(m, by_switches=True)
         assert few.states < every.states
         assert every.complete and not few.complete
 

@@ -26,6 +26,7 @@ CARD = Card(
     parent="v09",
     
     language="gluon",
+    twin="v09",
     decomposition="whole_waves",
     fix_up="v09's: fp32 partial sums in register order; a counter a tile; the last peer to arrive adds them in the order of their ranges, stores C and resets the counter",
     kernels=("persistent_tiles",),

@@ -1,0 +1,186 @@
+"""One exploration as a person or a script asks for it: conditions in, a report out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Progressbar
+
+from common import interpreter, schedules
+from common.card import Card
+from common.errors import UnsupportedProblem, nearest
+from common.launcher import Variant
+from common.machine import Finding, Machine, Rules
+from common.memory_model import READINGS
+from common.protocols import Small, small_config
+from common.scenario import Setup, build
+from common.schedules import Exploration
+
+STRATEGIES = ("random", "pct", "exhaustive")
+MOST_SHOWN = 40
+"""Lines of a trace; a longer one is cut in the middle."""
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to explore: a small launch, the rules, and how many schedules. `order`: tile order, None for the card's."""
+
+    small: Small
+    setup: Setup = field(default_factory=Setup)
+    readings: tuple[str, ...] = tuple(READINGS)
+    residents: int | None = None
+    dispatch: Literal["ascending", "any"] = "ascending"
+    strategy: str = "random"
+    schedules: int = 1000
+    seed: int = 0
+    order: str | None = None
+    most_states: int = 200_000
+
+    def __post_init__(self) -> None:
+        for word, allowed in [(self.strategy, STRATEGIES), *((reading, READINGS) for reading in self.readings)]:
+            if word not in allowed:
+                raise UnsupportedProblem(f"{word!r}: choose {nearest(word, allowed)}")
+        if self.dispatch not in ("ascending", "any"):
+            raise UnsupportedProblem(f"dispatch {self.dispatch!r}: ascending or any")
+        if self.residents is not None and self.residents < 1:
+            raise UnsupportedProblem(f"residents={self.residents}: at least one program runs at once")
+
+
+def explore_variant(variant: Variant, request: Request, progress: Progress = lambda _: None) -> list[dict[str, Any]]:
+    """Explore under each reading; a report each.
+
+    Raises UnsupportedProblem and NotCoResident where the launcher refuses (`Setup.guarded`), UnsupportedTriton.
+    """
+    config = small_config(variant.card, request.small)
+    config = config if request.order is None else config.replace(order=request.order)
+    scenario = build(variant, request.small.problem, config, request.setup, request.residents)
+    reports = []
+    with interpreter.exploring(scenario.kernels):
+        for reading in request.readings:
+            exhaustive = request.strategy == "exhaustive"
+            rules = Rules(READINGS[reading], request.residents, request.dispatch, late_stores=not exhaustive)
+            machine = scenario.machine(rules)
+            if exhaustive:
+                found = schedules.exhaust(machine, request.most_states)
+            else:
+                found = schedules.explore(machine, request.schedules, request.seed, request.strategy, progress=progress)
+            reports.append(_report(variant, request, reading, machine, found))
+    return reports
+
+
+def replay_variant(variant: Variant, request: Request, schedule: str) -> dict[str, Any]:
+    """Run one schedule again, as `schedules.show` wrote it, under the first reading. Raises UnsupportedProblem."""
+    config = small_config(variant.card, request.small)
+    config = config if request.order is None else config.replace(order=request.order)
+    scenario = build(variant, request.small.problem, config, request.setup, request.residents)
+    with interpreter.exploring(scenario.kernels):
+        machine = scenario.machine(Rules(READINGS[request.readings[0]], request.residents, request.dispatch))
+        try:
+            outcome = schedules.replay(machine, schedules.parse(schedule))
+        except ValueError as error:
+            raise UnsupportedProblem(f"--replay: {error}") from None
+        return {
+            "variant": variant.name,
+            "reading": request.readings[0],
+            "trace": schedules.trace(machine, outcome.actions),
+            "findings": [{"kind": f.kind, "message": f.message} for f in outcome.findings],
+        }
+
+
+def _report(variant: Variant, request: Request, reading: str, machine: Machine, found: Exploration) -> dict[str, Any]:
+    findings = []
+    for finding, outcome, number, seed in found.found.values():
+        short = schedules.shrink(machine, finding, outcome.actions, most_states=5_000)
+        again = schedules.replay(machine, short)
+        shown = next(f for f in again.findings if (f.kind, f.places) == (finding.kind, finding.places))
+        findings.append(
+            {
+                "kind": finding.kind,
+                "message": shown.message,
+                "known": known_defect(variant.card, finding, found),
+                "schedule": number,
+                "seed": seed,
+                "switches": schedules.switches(short),
+                "replay": schedules.show(short),
+                "trace": schedules.trace(machine, short),
+            }
+        )
+    return {
+        "variant": variant.name,
+        "problem": list(request.small.problem),
+        "programs": request.small.programs,
+        "reading": reading,
+        "residents": request.residents,
+        "dispatch": request.dispatch,
+        "strategy": request.strategy,
+        "seed": request.seed,
+        "schedules": found.schedules,
+        "states": found.states,
+        "complete": found.complete,
+        "steps": found.steps,
+        "seconds": round(found.seconds, 2),
+        "interpreter_runs": machine.interpreter_runs,
+        "waits": sorted(list(pair) for pair in machine.waits),
+        "findings": findings,
+    }
+
+
+def known_defect(card: Card, finding: Finding, found: Exploration) -> str:
+    """The defect of the card that explains a finding, or an empty text."""
+    defects = {defect.id for defect in card.defects}
+    if finding.kind == "deadlock" and "not_co_resident" in defects:
+        return "not_co_resident"
+    if "race" in found.kinds and finding.kind in ("race", "wrong result") and "no_barrier_before_lock" in defects:
+        return "no_barrier_before_lock"
+    if finding.kind in ("out of bounds", "wrong result") and "third_tile" in defects:
+        return "third_tile"
+    return ""
+
+
+def told(report: dict[str, Any]) -> list[str]:
+    """A report as lines of text."""
+    what = f"{report['schedules']} schedules" if report["strategy"] != "exhaustive" else f"{report['states']} states"
+    if report["strategy"] == "exhaustive":
+        what += ", all that there are" if report["complete"] else ", cut off there"
+    speed = 60 * report["schedules"] / max(report["seconds"], 1e-3)
+    lines = [
+        f"{report['variant']}, reading {report['reading']}: {what} in {report['seconds']} s"
+        + (f" ({speed:,.0f} a minute)" if report["strategy"] != "exhaustive" else "")
+        + (": nothing found" if not report["findings"] else "")
+    ]
+    for finding in report["findings"]:
+        seed = f", seed {finding['seed']}" if finding["seed"] is not None else ""
+        known = f"; the card knows it: {finding['known']}" if finding["known"] else ""
+        lines.append(
+            f"  {finding['kind']}: {finding['message']} (first in schedule {finding['schedule']}{seed}{known})"
+        )
+        lines.append(f"    fewest switches: {finding['switches']}; again: --replay '{finding['replay']}'")
+        trace = finding["trace"]
+        if len(trace) > MOST_SHOWN:
+            half = MOST_SHOWN // 2
+            trace = [*trace[:half], f"… {len(trace) - 2 * half} steps …", *trace[-half:]]
+        lines += [f"      {line}" for line in trace]
+    return lines
+
+
+def told_replay(report: dict[str, Any]) -> list[str]:
+    """A replay as lines of text: what each program did, then what was found."""
+    lines = [f"{report['variant']}, reading {report['reading']}", *(f"  {line}" for line in report["trace"])]
+    lines += [f"{finding['kind']}: {finding['message']}" for finding in report["findings"]]
+    return lines if report["findings"] else [*lines, "nothing found"]
+
+
+@contextmanager
+def counting(name: str, total: int) -> Iterator[Progress]:
+    """A bar on a terminal, nothing elsewhere; called once a schedule."""
+    console = Console(stderr=True)
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progressbar(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda _: bar.advance(task)
