@@ -12,6 +12,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11
 EXPERIMENTS ?= headline thread_sampled log_sampled atomic_order
 PYTEST_ARGS ?=
 MEASURE_ARGS ?=
+EXPLORE_ARGS ?=
 TRACED ?= v01 v04 v05 v08 v09
 
 # torch where there is no NVIDIA driver; with one, the current torch and the Triton that it brings.
@@ -19,7 +20,7 @@ CPU_TORCH := torch==2.13.0
 CPU_TRITON := triton==3.9.0
 HAS_DRIVER = [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null || { ldconfig -p 2>/dev/null || true; } | grep -q 'libcuda\.so'
 
-.PHONY: help setup test lint figures measure trace table clean
+.PHONY: help setup test lint figures measure trace table explore clean
 
 help:  ## print the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -45,6 +46,9 @@ trace: $(STAMP)  ## record the committed timelines on this machine's GPU; TRACED
 	  $(BIN)/python -m variants trace $$name --m 1536 --n 1792 --k 6016; \
 	  $(BIN)/python -m variants trace $$name --m 256 --n 512 --k 32768 --block 64x64x64; \
 	done
+
+explore: $(STAMP)  ## search small launches of every variant for races, hangs and wrong sums; compare with the cards
+	@$(BIN)/python -m variants explore $(EXPLORE_ARGS)
 
 table: $(STAMP)  ## rewrite README.md's generated part from cards and committed measurements
 	@$(BIN)/python -m figures.readme

@@ -103,7 +103,7 @@ def _report(variant: Variant, request: Request, reading: str, machine: Machine, 
             {
                 "kind": finding.kind,
                 "message": shown.message,
-                "known": known_defect(variant.card, finding, found),
+                "known": known_defect(variant.card, finding, found, request.setup.guarded),
                 "schedule": number,
                 "seed": seed,
                 "switches": schedules.switches(short),
@@ -131,12 +131,20 @@ def _report(variant: Variant, request: Request, reading: str, machine: Machine, 
     }
 
 
-def known_defect(card: Card, finding: Finding, found: Exploration) -> str:
-    """The defect of the card that explains a finding, or an empty text."""
+def known_defect(card: Card, finding: Finding, found: Exploration, guarded: bool) -> str:
+    """The defect of the card that explains a finding, or an empty text.
+
+    Races and wrong sums of a launch that the launcher would refuse are explained by no defect but v03's.
+    """
     defects = {defect.id for defect in card.defects}
     if finding.kind == "deadlock" and "not_co_resident" in defects:
         return "not_co_resident"
-    if "race" in found.kinds and finding.kind in ("race", "wrong result") and "no_barrier_before_lock" in defects:
+    if (
+        guarded
+        and "race" in found.kinds
+        and finding.kind in ("race", "wrong result")
+        and "no_barrier_before_lock" in defects
+    ):
         return "no_barrier_before_lock"
     if finding.kind in ("out of bounds", "wrong result") and "third_tile" in defects:
         return "third_tile"

@@ -273,8 +273,10 @@ class Machine:
         what = f"{access.kind} {access.operation}".strip()
         if node.buffer is None:
             return f"{name}: {what} ({access.where})"
-        last = f"…{node.elements[-1]}" if node.elements.size > 1 else ""
-        return f"{name}: {what} {node.buffer.name}[{node.elements[0]}{last}] ({access.where})"
+        if not node.elements.size:
+            return f"{name}: {what} of nothing ({access.where})"
+        first, last = int(node.elements.min()), int(node.elements.max())
+        return f"{name}: {what} {node.buffer.name}[{first}{f'…{last}' if last > first else ''}] ({access.where})"
 
     # Doing it
 

@@ -282,7 +282,7 @@ def explore(
     n: Annotated[int, typer.Option("--n", help="columns of B and C")] = 16,
     k: Annotated[int, typer.Option("--k", help="columns of A, rows of B; at most 256")] = 64,
     programs: Annotated[int, typer.Option(help="Stream-K programs, or parts a tile for split_k")] = 4,
-    schedules: Annotated[int, typer.Option(min=1, help="how many interleavings; without NAME, of each kind")] = 1000,
+    schedules: Annotated[int, typer.Option(min=1, help="how many interleavings; without NAME, of each kind")] = 300,
     seed: Annotated[int, typer.Option(help="seed of the first; the others count up from it")] = 0,
     strategy: Annotated[str, typer.Option(help="random, pct, or exhaustive: every state once")] = "random",
     reading: Annotated[str, typer.Option(help="which CTA barriers: source, triton-3.6, triton-3.9 or all")] = "all",
