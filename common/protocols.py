@@ -55,8 +55,9 @@ class Properties:
 
     `waits_for`: which programs, by number, ended a wait. `residents`: by dispatch order, the fewest programs that must
     run at once so that no schedule hangs, for a tile of four peers on four programs and for tiles of two on four.
-    `races`: by reading, the places that race. `needs_zero`: C must be zero before the launch. `locks_left`: what locks,
-    flags and counters hold afterwards. `reproducible`: by number of peers, whether C's bits are the same in every order.
+    `races`: by reading, the places that race. `needs_zero`: C must be zero before the launch. `locks_left`: what
+    locks, flags and counters hold afterwards. `reproducible`: by number of peers, whether C's bits are the same in
+    every order.
     `nan_spread`: Inf in one tile reaches the program's next. `lifetime`: by scenario, the kinds of faults found.
     `schedules`, `states`: how much was explored; `complete`: nothing was cut off in the exhaustive searches.
     """
@@ -177,7 +178,7 @@ class Examination:
         return any(kind == "uninitialised" and "c" in places for kind, places in found)
 
     def locks_left(self) -> list[int]:
-        """What locks, flags and counters hold after a launch: with three tiles on four programs, and with two kernels."""
+        """What locks, flags and counters hold after a launch: of three tiles on four programs, and of two kernels."""
         left: set[int] = set()
         for small in (SHARED_BY_TWO, TWO_KERNELS):
             with self._machine(small, Rules(**VALUES_ALONE), Setup()) as machine:

@@ -1,0 +1,108 @@
+"""`python -m variants explore`: search interleavings of one variant, or decide every variant's properties."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import variants
+from common import documents, interpreter
+from common.exploration import Request, counting, explore_variant, replay_variant, told, told_replay
+from common.memory_model import READINGS
+from common.protocols import COLUMNS, Small, cells, disagreements, examine
+from common.scenario import Setup, explorable
+
+
+def explore(
+    name: Annotated[str | None, typer.Argument(help="a variant; without one, every variant against its card")] = None,
+    m: Annotated[int, typer.Option("--m", help="rows of A and C; tiles are 16x16, one iteration 16 deep")] = 48,
+    n: Annotated[int, typer.Option("--n", help="columns of B and C")] = 16,
+    k: Annotated[int, typer.Option("--k", help="columns of A, rows of B; at most 256")] = 64,
+    programs: Annotated[int, typer.Option(help="Stream-K programs, or parts a tile for split_k")] = 4,
+    schedules: Annotated[int, typer.Option(min=1, help="how many interleavings; without NAME, of each kind")] = 300,
+    seed: Annotated[int, typer.Option(help="seed of the first; the others count up from it")] = 0,
+    strategy: Annotated[str, typer.Option(help="random, pct, or exhaustive: every state once")] = "random",
+    reading: Annotated[str, typer.Option(help="which CTA barriers: source, triton-3.6, triton-3.9 or all")] = "all",
+    residents: Annotated[int | None, typer.Option(help="programs that run at once; default all")] = None,
+    dispatch: Annotated[str, typer.Option(help="ascending, as NVIDIA GPUs are seen to do, or any")] = "ascending",
+    launches: Annotated[int, typer.Option(help="launches in a row on a stream, each with inputs of its own")] = 1,
+    streams: Annotated[int, typer.Option(help="streams that run at the same time")] = 1,
+    shared_workspace: Annotated[bool, typer.Option("--shared-workspace", help="streams use the same locks")] = False,
+    unguarded: Annotated[bool, typer.Option("--unguarded", help="explore also what the launcher refuses")] = False,
+    order: Annotated[str | None, typer.Option(help="tile order: swizzled or linear")] = None,
+    replay: Annotated[str | None, typer.Option(help="a schedule that a report printed, to see it again")] = None,
+    out: Annotated[Path | None, typer.Option(help="a folder: write what was found there, with provenance")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
+) -> None:
+    """Search the interleavings of a small launch for races, deadlocks and wrong sums, on the CPU.
+
+    Ends with 1 where something is found that the variant's card does not name. Without NAME every property of every
+    variant is decided and compared with its card.
+    """
+    if not interpreter.interpreting():
+        environment = os.environ | {"TRITON_INTERPRET": "1"}
+        raise SystemExit(subprocess.run([sys.executable, "-m", "variants", *sys.argv[1:]], env=environment).returncode)
+    if name is None:
+        raise SystemExit(check_protocols(schedules, seed, out, as_json))
+    setup = Setup(launches=launches, streams=streams, shared_workspace=shared_workspace, guarded=not unguarded)
+    readings = tuple(READINGS) if reading == "all" else (reading,)
+    request = Request(
+        Small((m, n, k), programs, programs), setup, readings, residents, dispatch, strategy, schedules, seed, order
+    )
+    v = variants.get(name)
+    if replay is not None:
+        report = replay_variant(v, request, replay)
+        print(json.dumps(report, indent=1) if as_json else "\n".join(told_replay(report)))
+        return
+    with counting(f"{v.name}", schedules * len(readings)) as progress:
+        reports = explore_variant(v, request, progress)
+    print(json.dumps(reports, indent=1) if as_json else "\n".join(line for r in reports for line in told(r)))
+    if out is not None:
+        print(documents.write(out, f"explored_{v.name}", documents.header(), reports), file=sys.stderr)
+    raise SystemExit(any(not finding["known"] for report in reports for finding in report["findings"]))
+
+
+def check_protocols(schedules_each: int, seed: int, out: Path | None, as_json: bool) -> int:
+    """Decide every variant's properties, print them, write them to a folder; 1 where a card says something else."""
+    names = [name for name in variants.all_names() if explorable(variants.get(name).card)]
+    began, records = time.monotonic(), {}
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        jobs = {pool.submit(_examined, name, schedules_each, seed): name for name in names}
+        for job in as_completed(jobs):
+            records[jobs[job]] = job.result()
+            done = f"{len(records)}/{len(names)}, {time.monotonic() - began:.0f} s"
+            print(f"{done}: {jobs[job]}", file=sys.stderr, flush=True)
+    found = [records[name] for name in names]
+    if out is not None:
+        head = documents.header(schedules=schedules_each, seed=seed, seconds=round(time.monotonic() - began, 1))
+        print(documents.write(out, "protocols", head, found), file=sys.stderr)
+    print(json.dumps(found, indent=1)) if as_json else _print_protocols(found)
+    wrong = [f"{record['variant']}: {line}" for record in found for line in record["disagreements"]]
+    print("\n".join(wrong) or "every card says what was found", file=sys.stderr)
+    return int(bool(wrong))
+
+
+def _examined(name: str, schedules_each: int, seed: int) -> dict[str, Any]:
+    v = variants.get(name)
+    found = examine(v, schedules_each, seed)
+    return found.as_dict() | {"disagreements": disagreements(v.card, found)}
+
+
+def _print_protocols(records: list[dict[str, Any]]) -> None:
+    table = Table(box=box.SIMPLE)
+    for column in ("variant", *COLUMNS):
+        table.add_column(column, no_wrap=column == "variant")
+    for record in records:
+        table.add_row(record["variant"], *cells(record))
+    Console(width=None if sys.stdout.isatty() else 190).print(table)
