@@ -28,6 +28,8 @@ INTERPRETER_SMS = 4
 INT32_LIMIT = 2**31
 OUTPUTS = {torch.int8: torch.int32, torch.float8_e4m3fn: torch.float16, torch.float8_e5m2: torch.float16}
 """C's dtype where it is not that of A and B."""
+MOST_STAGES = 64
+"""Pipeline stages, at most: more than any GPU's latency asks for."""
 ACTIVATIONS = ("relu", "gelu", "silu")
 GLUON_TRITON = "3.9"
 """The Triton whose Gluon the kernels are written in: its interface changes from version to version."""
@@ -275,7 +277,7 @@ def prepare(
     """
     card = variant.card
     config = config or card.default
-    _check_config(variant, config)
+    check_config(variant, config)
     a, b = _check_operands(variant, a, b, config)
     out = _check_output(variant, a, b, out)
     _check_epilogue(variant, out, bias, activation)
@@ -332,7 +334,8 @@ def plan(card: Card, m: int, n: int, k: int, config: Config, sm_count: int) -> S
     return decomposition.always_two_tile(tiles_m, tiles_n, iters, programs)
 
 
-def _check_config(variant: Variant, config: Config) -> None:
+def check_config(variant: Variant, config: Config) -> None:
+    """Raise UnsupportedProblem for a config that the variant cannot have, whatever the problem."""
     card = variant.card
     if config.order not in card.tile_orders:
         raise UnsupportedProblem(f"{variant.name}: tile order {config.order!r}; it has {', '.join(card.tile_orders)}")
@@ -354,10 +357,14 @@ def _check_config(variant: Variant, config: Config) -> None:
             raise UnsupportedProblem(f"{name}={size}: a block is a power of two of at least {least}")
     if card.language == "gluon":
         _check_warpgroups(variant, config)
-    if config.num_warps not in (1, 2, 4, 8, 16, 32):
-        raise UnsupportedProblem(f"num_warps={config.num_warps}: a power of two from 1 to 32")
-    if config.num_stages < 1:
-        raise UnsupportedProblem(f"num_stages={config.num_stages}: at least 1")
+    for name in ("num_warps", "full_tiles_warps"):
+        warps = getattr(config, name)
+        if warps is not None and warps not in (1, 2, 4, 8, 16, 32):
+            raise UnsupportedProblem(f"{name}={warps}: a power of two from 1 to 32")
+    for name in ("num_stages", "full_tiles_stages"):
+        stages = getattr(config, name)
+        if stages is not None and not 1 <= stages <= MOST_STAGES:
+            raise UnsupportedProblem(f"{name}={stages}: at least 1, at most {MOST_STAGES}")
     if config.programs is not None and not 0 <= config.programs < 2**16 * 4:
         raise UnsupportedProblem(f"programs={config.programs}: from 0 (every tile data-parallel) to {2**18 - 1}")
     if config.split is not None and config.split < 1:

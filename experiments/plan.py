@@ -17,6 +17,8 @@ EMPTY = "empty"
 """The candidate that launches an empty kernel: the floor of the harness."""
 PROGRAMS = ("sms", "2*sms", "3*sms", "tiles")
 """Stream-K programs that the problem and the GPU decide; beside them a fraction of the SMs, `0.4*sms`."""
+_LAUNCH = ("block", "warps", "stages", "order", "two_tiles", "split")
+_FULL_TILES = ("full_tiles_warps", "full_tiles_stages")
 _FRACTION = re.compile(r"(\d+\.\d+)\*sms")
 
 
@@ -32,6 +34,14 @@ def count_programs(programs: int | str, sms: int, tiles: int) -> int:
     if share is not None:
         return max(2, 2 * round(share * sms / 2))
     return int({"sms": sms, "2*sms": 2 * sms, "3*sms": 3 * sms, "tiles": tiles}.get(programs, programs))
+
+
+class ThereTwice(InvalidExperiment):
+    """Two candidates are the same. `position`: of the second."""
+
+    def __init__(self, label: str, position: int) -> None:
+        super().__init__(f"candidate {label!r} is there twice: write `repeat: 2` to measure it twice")
+        self.position = position
 
 
 @dataclass(frozen=True)
@@ -87,14 +97,28 @@ class Candidate:
 def tell_apart(candidates: list[Candidate]) -> list[Candidate]:
     """The same candidates, with warps and stages in those labels that would come twice without.
 
-    Raises InvalidExperiment where two are the same all the same.
+    Raises ThereTwice where two are the same all the same.
     """
     count = Counter(c.label for c in candidates)
     found = [dataclasses.replace(c, detail=_launch(c.config)) if count[c.label] > 1 else c for c in candidates]
-    twice = [label for label, times in Counter(c.label for c in found).items() if times > 1]
-    if twice:
-        raise InvalidExperiment(f"candidate {twice[0]!r} is there twice: write `repeat: 2` to measure it twice")
+    labels = [c.label for c in found]
+    for position, label in enumerate(labels):
+        if label in labels[:position]:
+            raise ThereTwice(label, position)
     return found
+
+
+def without_effect(variant: str) -> set[str]:
+    """What an experiment may say of candidates that changes nothing about this one."""
+    if variant == EMPTY:
+        return {"programs", *_LAUNCH, *_FULL_TILES, "sem"}
+    card = variants.get(variant).card
+    found = set() if card.adds_to_c else {"sem"}
+    if card.decomposition in ("data_parallel", "split_k", "cluster_ranges", "library"):
+        found.add("programs")
+    if "full_tiles" not in card.kernels:
+        found.update(_FULL_TILES)
+    return found | set(_LAUNCH if card.decomposition == "library" else ())
 
 
 def _launch(config: Config) -> str:

@@ -7,21 +7,37 @@ import itertools
 import math
 import random
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 import variants
 from common.card import Config
-from common.errors import InvalidExperiment, UnknownVariant, nearest
+from common.errors import InvalidExperiment, UnknownVariant, UnsupportedProblem, nearest
+from common.launcher import check_config
 from common.problem import Layout, Problem
-from experiments.plan import EMPTY, PROGRAMS, Candidate, fraction, tell_apart
+from experiments.plan import EMPTY, PROGRAMS, Candidate, ThereTwice, fraction, tell_apart, without_effect
 from experiments.tables import chosen
 
 MOST_ROUNDS = 25
 """More samples than this do not fit into a row of at most 300 bytes."""
+
+
+_SCIENTIFIC = re.compile(r"\+?\d+(\.\d*)?[eE]\+?\d{1,2}")
+"""A whole number as `1e3`, which PyYAML reads as a text."""
+
+
+def _whole_number(value: Any) -> Any:
+    """The same value with texts like `1e3` as whole numbers, where they are whole."""
+    if isinstance(value, list):
+        return [_whole_number(item) for item in value]
+    if isinstance(value, str) and _SCIENTIFIC.fullmatch(value) and Decimal(value) == int(Decimal(value)):
+        return int(Decimal(value))
+    return value
 
 
 class Strict(BaseModel):
@@ -39,7 +55,11 @@ class Strict(BaseModel):
                 raise ValueError(f"{'on' if item else 'off'} is a truth value: another kind of value is needed here")
             if expected is bool and not isinstance(item, (bool, str)):
                 raise ValueError(f"{item!r} is no truth value: write on or off")
-        return value
+        return _whole_number(value) if re.search(r"\bint\b", str(expected)) else value
+
+
+Size = Annotated[int, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Sample(Strict):
@@ -51,7 +71,7 @@ class Sample(Strict):
     high: Annotated[int, Field(gt=0)]
     step: Annotated[int, Field(gt=0)]
     count: Annotated[int, Field(gt=0)]
-    seed: int = 123
+    seed: Seed = 123
 
     @model_validator(mode="after")
     def _enough_shapes(self) -> Sample:
@@ -74,13 +94,10 @@ class Sample(Strict):
         return self.step * min(max(round(value / self.step), first), last)
 
 
-Size = Annotated[int, Field(gt=0)]
-
-
 class Problems(Strict):
     """Either shapes as a list of [M, N, K], or a sample."""
 
-    shapes: tuple[tuple[Size, Size, Size], ...] | None = None
+    shapes: Annotated[tuple[tuple[Size, Size, Size], ...], Field(min_length=1)] | None = None
     sample: Sample | None = None
     dtype: Literal["float16"] = "float16"
     layout: Layout = "row"
@@ -98,6 +115,11 @@ class Problems(Strict):
         return [Problem(*shape, dtype=self.dtype, layout=self.layout) for shape in shapes]
 
 
+def _fault(place: tuple[str | int, ...], reason: str) -> PydanticCustomError:
+    """A fault of a model that lies at one of its keys, or deeper."""
+    return PydanticCustomError("impossible", "{reason}", {"reason": reason, "place": place})
+
+
 def _listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
@@ -110,8 +132,8 @@ class Candidates(Strict):
     or a fraction of the SMs, `0.4*sms`, which is rounded to an even number.
     """
 
-    variant: tuple[str, ...]
-    programs: tuple[int | str, ...] = ("sms",)
+    variant: Annotated[tuple[str, ...], Field(min_length=1)]
+    programs: Annotated[tuple[int | str, ...], Field(min_length=1)] = ("sms",)
     block: str | None = None
     warps: Size | None = None
     stages: Size | None = None
@@ -156,6 +178,33 @@ class Candidates(Strict):
             raise ValueError(f"{text!r}: write BLOCK_MxBLOCK_NxBLOCK_K, for example 128x128x32")
         return text
 
+    @model_validator(mode="after")
+    def _possible(self) -> Candidates:
+        """What is said must be possible and mean something for every variant here; a fault is put down to one key where
+        that key alone has it."""
+        fields = type(self).model_fields
+        said = {key: getattr(self, key) for key in fields if getattr(self, key) != fields[key].default}
+        for key, name in itertools.product(said, self.variant):
+            if key in without_effect(name):
+                raise _fault((key,), f"{name}: {key} changes nothing about it; leave it out")
+        if self._impossible() is None:
+            return self
+        for key in said:
+            reason = self.model_construct(**{"variant": self.variant, key: said[key]})._impossible()
+            if reason is not None:
+                raise _fault((key,), reason)
+        raise _fault((), str(self._impossible()))
+
+    def _impossible(self) -> str | None:
+        """Why a candidate cannot be, whatever the problem."""
+        for candidate in (c for c in self.expand() if c.variant != EMPTY):
+            programs = candidate.programs if isinstance(candidate.programs, int) else None
+            try:
+                check_config(variants.get(candidate.variant), candidate.config.replace(programs=programs))
+            except UnsupportedProblem as error:
+                return str(error)
+        return None
+
     def expand(self) -> list[Candidate]:
         return [
             Candidate(name, programs, self._config(name), number)
@@ -187,15 +236,16 @@ class Experiment(Strict):
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 9
     timing: Literal["graph", "do_bench"] = "graph"
     time_limit_s: Annotated[float, Field(gt=0)] = 60.0
-    seed: int = 123
+    seed: Seed = 123
     tolerance: Annotated[float, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
     def _told_apart(self) -> Experiment:
         try:
             self.all_candidates()
-        except InvalidExperiment as error:
-            raise ValueError(f"candidates: {error}") from None
+        except ThereTwice as error:
+            groups = [number for number, group in enumerate(self.candidates) for _ in group.expand()]
+            raise _fault(("candidates", groups[error.position]), str(error)) from None
         return self
 
     def all_candidates(self) -> list[Candidate]:
@@ -286,7 +336,7 @@ def load(path: Path) -> Experiment:
 
 def _explain(path: Path, root: yaml.Node, fault: dict[str, Any]) -> str:
     """One line for a fault: `file:line: key: what is wrong; what is allowed`."""
-    location = list(fault["loc"])
+    location = [*fault["loc"], *fault.get("ctx", {}).get("place", ())]
     line, found = _line(root, location)
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "missing":

@@ -76,6 +76,9 @@ def test_values_are_read_as_the_schema_has_them(write) -> None:
     assert experiment.tolerance == 1e-3
     assert experiment.candidates[0].two_tiles is True
     assert load(write(GOOD.replace("two_tiles: on", "two_tiles: 'off'"))).candidates[0].two_tiles is False
+    assert load(write(GOOD.replace("tolerance: 1e-3", "seed: 1e3"))).seed == 1000
+    assert load(write(GOOD.replace("[[64, 64, 64]]", "[[64, 6.4e1, 1e3]]"))).problems.shapes == ((64, 64, 1000),)
+    assert load(write(GOOD.replace("two_tiles: on", "programs: [1e1, sms]"))).candidates[0].programs == (10, "sms")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +109,32 @@ def test_values_are_read_as_the_schema_has_them(write) -> None:
         ("tolerance: 1e-3", f"rounds: {MOST_ROUNDS + 1}", ":7: rounds: ", [f"less than or equal to {MOST_ROUNDS}"]),
         ("tolerance: 1e-3", "? [a]\n: 1", ":7: ", ["a key is a word"]),
         ("tolerance: 1e-3", "tolerance: 2099-13-45", ":", ["YAML"]),
+        ("variant: v08", "variant: []", ":6: candidates.0.variant: ", ["at least 1"]),
+        ("two_tiles: on", "programs: []", ":6: candidates.0.programs: ", ["at least 1"]),
+        ("[[64, 64, 64]]", "[]", ":4: problems.shapes: ", ["at least 1"]),
+        ("32x32x32", "0x0x0", ":6: candidates.0.block: ", ["BLOCK_M=0", "power of two"]),
+        ("32x32x32", "33x32x32", ":6: candidates.0.block: ", ["BLOCK_M=33", "power of two"]),
+        ("two_tiles: on", "warps: 3", ":6: candidates.0.warps: ", ["num_warps=3", "power of two"]),
+        ("two_tiles: on", "full_tiles_warps: 3", ":6: candidates.0.full_tiles_warps: ", ["power of two"]),
+        ("v08, block: 32x32x32, two_tiles: on", "v11, block: 64x64x64, warps: 8", ":6: candidates.0.", ["num_warps=8"]),
+        ("two_tiles: on", "stages: 1000", ":6: candidates.0.stages: ", ["num_stages=1000", "at most"]),
+        ("two_tiles: on", "programs: 99999999", ":6: candidates.0.programs: ", ["programs=99999999", "262143"]),
+        ("two_tiles: on", "split: 2", ":6: candidates.0.split: ", ["v08_while_loop takes no split"]),
+        ("v08, block: 32x32x32, two_tiles: on", "v05, two_tiles: off", ":6: candidates.0.two_tiles: ", ["two-tile"]),
+        ("v08, block: 32x32x32, two_tiles: on", "v00, order: swizzled", ":6: candidates.0.order: ", ["linear"]),
+        (
+            "v08, block: 32x32x32, two_tiles: on",
+            "data_parallel, programs: 5",
+            ":6: candidates.0.programs: ",
+            ["nothing"],
+        ),
+        ("v08, block: 32x32x32, two_tiles: on", "v02, sem: acq_rel", ":6: candidates.0.sem: ", ["changes nothing"]),
+        ("v08, block: 32x32x32, two_tiles: on", "empty, block: 64x64x64", ":6: candidates.0.block: ", ["nothing"]),
+        ("v08, block: 32x32x32, two_tiles: on", "v00, full_tiles_warps: 4", ":6: candidates.0.full_tiles_warps: ", []),
+        ("tolerance: 1e-3", "  - {variant: [v05, v08], block: 32x32x32}", ":7: candidates.1: ", ["v08", "there twice"]),
+        ("tolerance: 1e-3", "seed: 99999999999999999999999", ":7: seed: ", ["less than"]),
+        ("tolerance: 1e-3", "seed: -1", ":7: seed: ", ["greater than or equal to 0"]),
+        ("tolerance: 1e-3", "seed: 1.5e0", ":7: seed: ", ["integer"]),
     ],
 )
 def test_a_fault_names_file_line_key_and_what_is_allowed(old: str, new: str, where: str, words: list[str], write):

@@ -83,7 +83,10 @@ def test_the_first_dimension_that_does_not_divide_is_named(
     [
         ({"block": (48, 64, 64)}, "BLOCK_M=48"),
         ({"num_warps": 3}, "num_warps=3"),
+        ({"full_tiles_warps": 3}, "full_tiles_warps=3"),
         ({"num_stages": 0}, "num_stages=0"),
+        ({"num_stages": 1000}, "num_stages=1000"),
+        ({"full_tiles_stages": 1000}, "full_tiles_stages=1000"),
         ({"programs": -1}, "programs=-1"),
         ({"order": "diagonal"}, "order 'diagonal'"),
         ({"two_tiles": False}, "always two-tile"),
