@@ -54,6 +54,7 @@ def test_run_without_a_gpu_says_what_to_do() -> None:
         (("run", "v05", "--m", "-1", "--n", "64", "--k", "64", "--interpret"), "M=-1"),
         (("run", "v05", "--m", "64", "--n", "64", "--k", "64", "--interpret", "--block", "64x64"), "128x128x32"),
         (("run", "v05", "--m", "64", "--n", "64", "--k", "64", "--interpret", "--no-two-tiles"), "always two-tile"),
+        (("run", "v05", "--m", "64", "--n", "64", "--k", "64", "--interpret", "--seed", "9" * 23), "--seed"),
         (("compile", "v05", "--arch", "sm_91"), "sm_90"),
     ],
 )

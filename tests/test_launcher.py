@@ -117,12 +117,13 @@ def test_operands_that_do_not_fit_are_refused(device: str) -> None:
         v.matmul(half, half, half[:1].expand(64, 64), block=(64, 64, 64))
 
 
-def test_offsets_past_int32_are_refused() -> None:
-    a = torch.empty(2**17, 2**14, dtype=torch.float16, device="meta")
-    with pytest.raises(UnsupportedProblem, match="int32"):
-        common.launcher._check_operands(
-            variants.get("torch_matmul"), a, a.t(), variants.get("torch_matmul").card.default
-        )
+def test_offsets_past_int32_are_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = make_inputs(Problem(2**17, 2**14, 32), device=device)
+    with pytest.raises(UnsupportedProblem, match=r"C's offsets pass 2\^31 elements"):
+        prepare(variants.get("v04"), a, b)
+    monkeypatch.setattr("common.launcher.INT32_LIMIT", 2**21)
+    with pytest.raises(UnsupportedProblem, match=r"A's offsets pass 2\^31 elements"):
+        prepare(variants.get("v04"), a, b)
 
 
 @pytest.mark.parametrize(
