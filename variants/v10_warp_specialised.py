@@ -108,7 +108,8 @@ def mac_loop(
     A_TRANSPOSED: gl.constexpr, B_TRANSPOSED: gl.constexpr,
 ):
     STAGES: gl.constexpr = a_ring.shape[0]
-    last = stage
+    # Not `last = stage`: the compiler would take the two for one variable, and `last` for one that the loop leaves alone.
+    last = 0
     for iteration in range(start, stop):
         a, b = a_ring.index(stage), b_ring.index(stage)
         if A_TRANSPOSED:
