@@ -1,0 +1,157 @@
+"""The Gluon kernels run on the CPU from what the compiler makes of them, in random orders, to the right results."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from ttgir import Machine, Stalled, arguments_of
+
+import variants
+from common.card import Config
+from common.launcher import Prepared, plan
+from common.problem import Problem, make_inputs
+
+ROOT = Path(__file__).parent.parent
+LAYOUTS = ("row", "both_transposed")
+COMPILE = """
+import json, sys, tempfile
+import torch, triton
+from triton._C.libtriton import ir
+from triton.backends.nvidia.compiler import CUDABackend
+import variants
+from common.card import Config
+from common.compilation import specialised, target
+from common.launcher import Prepared, plan
+from common.problem import Problem, make_inputs
+
+backend = CUDABackend(target("sm_90"))
+
+
+def lowered(name, config, problem):
+    v, (a, b) = variants.get(name), make_inputs(problem)
+    schedule = plan(v.card, problem.m, problem.n, problem.k, config, 4)
+    out = torch.empty(problem.m, problem.n, dtype=a.dtype)
+    call = Prepared(v, a, b, out if problem.layout == "row" else out.t().contiguous().t(), schedule, config).record()[0]
+    parameters = {p.name for p in call.kernel.params}
+    options = backend.parse_options({k: x for k, x in call.options.items() if k not in parameters} | {"arch": "sm90"})
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    source = specialised(call)
+    helpers = backend.get_codegen_implementation(options), backend.get_module_map()
+    module = source.make_ir(target("sm_90"), options, *helpers, context)
+    return backend.gluon_to_ttgir(module, {}, options, 90).str_nodebug()
+
+
+print(json.dumps([lowered(name, Config(**c), Problem(*p)) for name, c, p in json.load(sys.stdin)]))
+"""
+
+
+def config(name: str, split: int | None, stages: int, **changes: object) -> Config:
+    default = variants.get(name).card.default
+    return default.replace(block=(64, 64, 64), num_warps=4, num_stages=stages, split=split, **changes)
+
+
+CASES = [
+    ("v10", config("v10", 1, 2)),
+    ("v10", config("v10", 3, 3)),
+    ("v10", config("v10", 2, 4)),
+    ("v12", config("v12", 3, 3, two_tiles=False)),
+    ("v12", config("v12", 5, 2, two_tiles=True)),
+    ("v11", config("v11", 1, 3)),
+    ("v11", config("v11", 2, 2)),
+    ("v11", config("v11", 4, 3)),
+]
+LABELS = [f"{name} {c.num_stages} stages split {c.split}" for name, c in CASES]
+SIZES = (200, 264, 712)
+"""4 x 5 tiles with edges of 12 elements, 12 iterations of which the last has 8: five whole waves of four programs."""
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[tuple[int, str], str]:
+    """The lowered kernel of every case in every layout, made in a process that does not interpret."""
+    wanted = [(index, layout) for index in range(len(CASES)) for layout in LAYOUTS]
+    jobs = []
+    for index, layout in wanted:
+        name, c = CASES[index]
+        jobs.append((name, vars(c), (*SIZES, "float16", layout)))
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command, jobs = [sys.executable, "-c", COMPILE], json.dumps(jobs)
+    done = subprocess.run(command, cwd=ROOT, env=environment, input=jobs, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(zip(wanted, json.loads(done.stdout), strict=True))
+
+
+def prepared(index: int, layout: str, sizes: tuple[int, int, int], sms: int = 4) -> Prepared:
+    name, c = CASES[index]
+    v = variants.get(name)
+    a, b = make_inputs(Problem(*sizes, layout=layout), values="integers")
+    out = torch.full(sizes[:2], torch.nan, dtype=a.dtype)
+    if layout != "row":
+        out = out.t().contiguous().t()
+    return Prepared(v, a, b, out, plan(v.card, *sizes, c, sms), c)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("index", range(len(CASES)), ids=LABELS)
+def test_right_in_every_order(kernels: dict, index: int, layout: str) -> None:
+    for seed, resident in ((1, 1), (2, 3), (3, 100)):
+        case = prepared(index, layout, SIZES, sms=4 + seed)
+        task = case.task()
+        case.variant.launch(task)
+        (call,) = task.calls
+        Machine(kernels[index, layout], seed, resident).run(call.programs, arguments_of(call))
+        assert torch.equal(case.out.double(), case.a.double() @ case.b.double()), (seed, resident)
+        assert task.counters is None or not task.counters.any()
+
+
+@pytest.mark.parametrize("sizes", [(8, 16, 8), (64, 64, 64), (136, 72, 1096)])
+@pytest.mark.parametrize("index", range(len(CASES)), ids=LABELS)
+def test_other_sizes_need_no_other_kernel(kernels: dict, index: int, sizes: tuple[int, int, int]) -> None:
+    case = prepared(index, "row", sizes)
+    (call,) = case.record()
+    Machine(kernels[index, "row"], 5).run(call.programs, arguments_of(call))
+    assert torch.equal(case.out.double(), case.a.double() @ case.b.double())
+
+
+def damaged(text: str, pattern: str, replacement: str) -> str:
+    found = re.sub(pattern, replacement, text, count=1)
+    assert found != text
+    return found
+
+
+@pytest.mark.parametrize("name", ["v10", "v11", "v12"])
+def test_a_stage_that_is_never_handed_back_stalls(kernels: dict, name: str) -> None:
+    index = next(i for i, (variant, _) in enumerate(CASES) if variant == name)
+    broken = damaged(kernels[index, "row"], r"ttng\.arrive_barrier .*", "ttg.barrier all")
+    case = prepared(index, "row", SIZES)
+    (call,) = case.record()
+    with pytest.raises(Stalled, match="program 0"):
+        Machine(broken, 1).run(call.programs, arguments_of(call))
+
+
+@pytest.mark.parametrize("name", ["v10", "v11", "v12"])
+def test_a_stage_that_is_handed_back_too_early_gives_wrong_numbers(kernels: dict, name: str) -> None:
+    index = next(i for i, (variant, _) in enumerate(CASES) if variant == name)
+    broken = damaged(kernels[index, "row"], r"pendings = 1", "pendings = 4")
+    case = prepared(index, "row", SIZES)
+    (call,) = case.record()
+    Machine(broken, 1).run(call.programs, arguments_of(call))
+    assert not torch.equal(case.out.double(), case.a.double() @ case.b.double())
+
+
+@pytest.mark.parametrize("index", [1, 2, 3, 4])
+def test_a_counter_that_is_not_set_back_is_noticed(kernels: dict, index: int) -> None:
+    broken = damaged(kernels[index, "row"], r"tt\.store (%\w+), (%c0_i32\w*) : !tt\.ptr<i32>", "ttg.barrier all")
+    case = prepared(index, "row", SIZES)
+    task = case.task()
+    case.variant.launch(task)
+    Machine(broken, 1).run(task.calls[0].programs, arguments_of(task.calls[0]))
+    assert task.counters.any() or not case.schedule.sk_tiles
