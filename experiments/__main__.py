@@ -1,4 +1,4 @@
-"""The command line of the experiments: `python -m experiments list | run | show | compare | facts | counters`."""
+"""The command line: `python -m experiments list | run | show | compare | facts | counters | stress`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from common import rows
-from common.errors import InvalidExperiment, NoDevice
+from common.errors import InvalidExperiment, NoDevice, UnknownVariant, UnsupportedProblem
 from experiments import tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
@@ -114,6 +114,48 @@ def run(
         print(path, file=sys.stderr)
         return
     print(json.dumps(_summary(finished)) if as_json else _told(finished))
+
+
+@app.command()
+def stress(
+    launches: Annotated[
+        int, typer.Option(min=1, help="launches of random problems, all variants together")
+    ] = 1_000_000,
+    replays: Annotated[int, typer.Option(min=1, help="replays of one captured launch, for each variant")] = 10_000,
+    problems: Annotated[int, typer.Option(min=1, help="random problems for each variant")] = 40,
+    only: Annotated[str | None, typer.Option(help="these variants alone, comma-separated")] = None,
+    modes: Annotated[str | None, typer.Option(help="of random, replay, beside, guard; comma-separated")] = None,
+    sanitizer: Annotated[bool, typer.Option(help="compute-sanitizer on one small problem for each variant")] = True,
+    jobs: Annotated[int, typer.Option(min=1, help="processes at a time, one a variant")] = 4,
+    limit: Annotated[float, typer.Option(help="seconds of silence after which a process is killed")] = 60.0,
+    seed: Annotated[int, typer.Option(help="of the problems and inputs")] = 0,
+    out: Annotated[Path, typer.Option(help="where results go")] = RESULTS,
+    device: Annotated[
+        Literal["cuda", "interpreter"], typer.Option(help="interpreter: a try on the CPU, which is no result")
+    ] = "cuda",
+) -> None:
+    """Launch every variant very often on integers, on two streams and beside another kernel; compare exactly.
+
+    Ends with 1 where a result is wrong, a process hangs or crashes, or a sanitizer finds something.
+    """
+    os.environ["TRITON_INTERPRET"] = "1" if device == "interpreter" else "0"
+    if device == "cuda":
+        _require_gpu()
+    from common import documents
+    from experiments.stress import plan, record, summary
+
+    work = plan(launches, replays, problems, only, modes, seed, device == "interpreter")
+    work.jobs, work.limit = jobs, limit
+    work.notice = lambda text: print(text, file=sys.stderr, flush=True)
+    asked = {"launches": launches, "replays": replays, "problems": problems, "seed": seed, "jobs": jobs}
+    try:
+        path = record(work, out, sanitizer and device == "cuda", dry_run=device == "interpreter", asked=asked)
+    except KeyboardInterrupt:
+        print(f"interrupted: what was done is in {out / 'stress.jsonl'}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    found = documents.read(path).records
+    print(f"{path}\n{summary(found)}")
+    raise typer.Exit(any(row["status"] not in ("ok", "clean", "unavailable") for row in found))
 
 
 @app.command()
@@ -264,7 +306,7 @@ def main() -> None:
     """Run the command line; the project's own errors end it with one line and exit code 2."""
     try:
         app()
-    except (InvalidExperiment, NoDevice) as error:
+    except (InvalidExperiment, NoDevice, UnknownVariant, UnsupportedProblem) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 

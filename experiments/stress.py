@@ -1,0 +1,206 @@
+"""Stress on a GPU: a process a variant, each with a time limit and watched for what it is doing; rows as they come.
+
+Source of the modes: a lock that is right in one order may be wrong in another, so launches follow each other with
+changed inputs, on two streams, from Python and from graphs, and beside a kernel that holds part of the GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import multiprocessing.connection
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import variants
+from common import documents
+from common.errors import UnsupportedProblem, nearest
+from experiments.stress_child import MODES, Task, serve
+
+TOOLS = ("memcheck", "synccheck", "racecheck")
+"""Of compute-sanitizer; racecheck sees shared memory only."""
+SANITIZER_SECONDS = 240
+FOUND_ERRORS = 23
+"""compute-sanitizer's exit code where it found something, to be told from a program's own."""
+Notice = Callable[[str], None]
+
+
+@dataclass
+class Running:
+    """A child at work: since when it has sent nothing, and what it said last that it was doing."""
+
+    task: Task
+    process: Any
+    heard: float = field(default_factory=time.monotonic)
+    doing: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Stress:
+    """Run children, `jobs` at a time; one that is silent for `limit` seconds is killed and its row says what it did."""
+
+    tasks: list[Task]
+    jobs: int = 4
+    limit: float = 60.0
+    notice: Notice = lambda _: None
+    target: Callable[..., None] = serve
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every row of every child as it comes, and one for each child that was killed or lost."""
+        context = multiprocessing.get_context("spawn")
+        waiting, running = list(self.tasks), {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.jobs:
+                    task = waiting.pop(0)
+                    mine, theirs = context.Pipe()
+                    process = context.Process(target=self.target, args=(theirs, task))
+                    process.start()
+                    theirs.close()
+                    running[mine] = Running(task, process)
+                for connection in multiprocessing.connection.wait(list(running), timeout=1.0):
+                    yield from self._heard(connection, running)
+                for connection, child in list(running.items()):
+                    if time.monotonic() - child.heard > self.limit:
+                        child.process.kill()
+                        yield self._lost(child, "killed", f"silent for {self.limit:.0f} s")
+                        self._close(connection, running)
+        finally:
+            for connection in list(running):
+                running[connection].process.kill()
+                self._close(connection, running)
+
+    def _heard(self, connection: Any, running: dict[Any, Running]) -> Iterator[dict[str, Any]]:
+        child = running[connection]
+        child.heard = time.monotonic()
+        try:
+            kind, content = connection.recv()
+        except EOFError:
+            child.process.join(5)
+            yield self._lost(child, "crashed", f"exit code {child.process.exitcode}")
+            self._close(connection, running)
+            return
+        if kind == "doing":
+            child.doing = content
+        elif kind == "row":
+            right = not content["wrong_elements"] and content.get("next_is_refused", True)
+            yield {**content, "status": "ok" if right else "wrong"}
+        else:
+            if kind == "lost":
+                yield self._lost(child, "crashed", content)
+            else:
+                self.notice(f"{child.task.variant} is done")
+            self._close(connection, running)
+
+    def _lost(self, child: Running, status: str, why: str) -> dict[str, Any]:
+        self.notice(f"{child.task.variant} {status} ({why}) while {json.dumps(child.doing)}")
+        at = {"variant": child.task.variant, "mode": child.doing.get("mode", "starting"), "doing": child.doing}
+        return {**at, "status": status, "why": why, "launches": 0}
+
+    @staticmethod
+    def _close(connection: Any, running: dict[Any, Running]) -> None:
+        child = running.pop(connection)
+        connection.close()
+        child.process.join(10)
+
+
+def sanitized(names: list[str], notice: Notice) -> list[dict[str, Any]]:
+    """A row for each of compute-sanitizer's tools and each variant, on one small problem."""
+    program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
+    if program is None:
+        notice("compute-sanitizer is not installed: its rows say so")
+        return [
+            {"mode": "sanitizer", "tool": tool, "variant": name, "status": "unavailable", "launches": 0}
+            for tool in TOOLS
+            for name in names
+        ]
+    with ThreadPoolExecutor(len(TOOLS)) as pool:
+        found = pool.map(lambda tool: _with_tool(program, tool, names, notice), TOOLS)
+        return [row for rows in found for row in rows]
+
+
+def _with_tool(program: str, tool: str, names: list[str], notice: Notice) -> list[dict[str, Any]]:
+    """All variants in one process; where that is not clean, each in its own, to see whose fault it is."""
+    status, summary = _watched(program, tool, names)
+    notice(f"{tool}: {status} {summary}")
+    if status != "clean" and len(names) > 1:
+        return [row for name in names for row in _with_tool(program, tool, [name], notice)]
+    shared = {"mode": "sanitizer", "tool": tool, "status": status, "summary": summary, "launches": 1}
+    return [{**shared, "variant": name} for name in names]
+
+
+def _watched(program: str, tool: str, names: list[str]) -> tuple[str, str]:
+    command = [program, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS), sys.executable]
+    command += ["-m", "experiments.stress_child", *names]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SANITIZER_SECONDS)
+    except subprocess.TimeoutExpired:
+        return "timeout", f"not over after {SANITIZER_SECONDS} s"
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if "SUMMARY" in line]
+    summary = lines[-1].strip("= ") if lines else (done.stderr or done.stdout).strip()[-200:]
+    if done.returncode == 0 and lines:
+        return "clean", summary
+    return ("errors" if done.returncode == FOUND_ERRORS else "failed"), summary
+
+
+def plan(
+    launches: int, replays: int, problems: int, only: str | None, modes: str | None, seed: int, dry_run: bool
+) -> Stress:
+    """A task for each variant with kernels. Raises UnknownVariant, and UnsupportedProblem for a mode that is none."""
+    every = [name for name in variants.all_names() if variants.get(name).card.kernels]
+    if dry_run:
+        every = [name for name in every if variants.get(name).card.language == "triton"]
+    names = [variants.resolve(name) for name in only.split(",")] if only else every
+    wanted = tuple(modes.split(",")) if modes else MODES
+    for mode in wanted:
+        if mode not in MODES:
+            raise UnsupportedProblem(f"no mode {mode!r}; nearest: {nearest(mode, MODES)}")
+    each = -(-launches // len(names))
+    return Stress([Task(name, each, replays, problems, seed, wanted) for name in names])
+
+
+def record(stress: Stress, out: Path, with_sanitizer: bool, **facts: Any) -> Path:
+    """Run everything, append rows to `stress.jsonl` as they come, and write them as a document at the end.
+
+    Returns the document's path. What a kill leaves is the JSON lines.
+    """
+    head, rows = documents.header(**facts), []
+    out.mkdir(parents=True, exist_ok=True)
+    lines = out / "stress.jsonl"
+    began = said = time.monotonic()
+    with lines.open("w") as file:
+
+        def keep(row: dict[str, Any]) -> None:
+            rows.append(row)
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+
+        file.write(json.dumps(head) + "\n")
+        for row in stress.rows():
+            keep(row)
+            if time.monotonic() - said > 10:
+                said = time.monotonic()
+                stress.notice(f"{said - began:.0f} s: {summary(rows)}")
+        if with_sanitizer:
+            for row in sanitized([task.variant for task in stress.tasks], stress.notice):
+                keep(row)
+    head["seconds"] = round(time.monotonic() - began, 1)
+    path = documents.write(out, "stress", head, rows)
+    lines.unlink()
+    return path
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Launches, and how many pieces of work ended in which way."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    return f"{sum(row['launches'] for row in rows):,} launches; pieces of work: {told or 'none'}"

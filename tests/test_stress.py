@@ -1,0 +1,186 @@
+"""The stress program: it counts what is wrong, says what a process did that hung or died, and refuses what is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import variants
+from common import documents
+from common.errors import UnknownVariant, UnsupportedProblem
+from common.launcher import Launch, Variant
+from common.residency import Limits, programs_per_sm
+from experiments import stress, stress_child
+from experiments.stress_child import Child, Task
+
+ROOT = Path(__file__).parent.parent
+TASK = Task("v04", launches=8, replays=4, problems=2, seed=3, modes=("random",))
+
+
+def rows_of(task: Task) -> list[dict[str, Any]]:
+    sent: list[tuple[str, Any]] = []
+    Child(task, sent.append).do_random()
+    assert any(kind == "doing" and content["mode"] == "random" for kind, content in sent)
+    return [content for kind, content in sent if kind == "row"]
+
+
+def wrong_once(name: str) -> Variant:
+    """v04 with one element of C one too large after every launch."""
+    v = variants.get(name)
+
+    def launch(task: Launch) -> None:
+        v.launch(task)
+        task.c[0, 0] += 1
+
+    return replace(v, module=type("Module", (), {"CARD": v.card, "launch": staticmethod(launch)}))
+
+
+def test_right_launches_are_counted_and_a_wrong_element_is_seen() -> None:
+    right, wrong = rows_of(TASK), rows_of(replace(TASK, find=wrong_once))
+    assert len(right) == 2 and all(row["launches"] >= 4 and row["wrong_elements"] == 0 for row in right)
+    assert [row["problem"] for row in right] == [row["problem"] for row in wrong]
+    assert all(row["wrong_elements"] == row["launches"] for row in wrong)
+
+
+def test_nan_counts_as_wrong(device: str) -> None:
+    found = torch.tensor([1.0, torch.nan, 3.0, 4.0], dtype=torch.float16, device=device)
+    wanted = torch.tensor([1.0, torch.nan, 2.0, 4.0], dtype=torch.float16, device=device)
+    differences = torch.zeros(1, dtype=torch.int32, device=device)
+    stress_child.count_differences[(1,)](found, wanted, differences, 4, BLOCK=1024)
+    assert int(differences) == 2
+
+
+def silent(connection: Any, task: Task) -> None:
+    connection.send(("doing", {"mode": "random", "problem": [1, 2, 3]}))
+    time.sleep(600)
+
+
+def dying(connection: Any, task: Task) -> None:
+    connection.send(("doing", {"mode": "replay"}))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def by_variant(connection: Any, task: Task) -> None:
+    {"v05": silent, "v06": dying}[task.variant](connection, task)
+
+
+def test_a_child_that_hangs_or_dies_costs_itself_alone_and_says_what_it_did() -> None:
+    tasks = [replace(TASK, variant="v05"), replace(TASK, variant="v06")]
+    said: list[str] = []
+    work = stress.Stress(tasks, jobs=2, limit=20.0, notice=said.append, target=by_variant)
+    began = time.monotonic()
+    rows = {row["variant"]: row for row in work.rows()}
+    assert rows["v05"]["status"] == "killed" and rows["v05"]["doing"]["problem"] == [1, 2, 3]
+    assert rows["v06"]["status"] == "crashed" and "-9" in rows["v06"]["why"] and rows["v06"]["mode"] == "replay"
+    assert time.monotonic() - began < 60
+    assert len(said) == 2
+
+
+def test_the_plan_divides_launches_and_refuses_what_is_none() -> None:
+    work = stress.plan(1_000_000, 10, 4, None, None, 0, dry_run=False)
+    assert sum(task.launches for task in work.tasks) >= 1_000_000
+    assert {task.variant for task in work.tasks} == set(variants.all_names()) - {"torch_matmul"}
+    assert [task.variant for task in stress.plan(10, 1, 1, "v05,v08", "guard", 0, False).tasks] == [
+        "v05_cas_lock",
+        "v08_while_loop",
+    ]
+    with pytest.raises(UnsupportedProblem, match="nearest: beside"):
+        stress.plan(10, 1, 1, None, "besides", 0, False)
+    with pytest.raises(UnknownVariant):
+        stress.plan(10, 1, 1, "v99", None, 0, False)
+
+
+def test_problems_are_legal_and_reproduced_by_the_seed() -> None:
+    first, again = (Child(TASK, lambda _: None).legal() for _ in range(2))
+    for _ in range(5):
+        problem, config = next(first)
+        assert (problem, config) == next(again)
+        assert all(
+            size % block == 0 for size, block in zip((problem.m, problem.n, problem.k), config.block, strict=True)
+        )
+
+
+FAKE = """#!/bin/sh
+echo "========= COMPUTE-SANITIZER"
+case "$*" in
+  *memcheck*v06*v05*|*memcheck*v05*v06*) echo "========= ERROR SUMMARY: 1 error"; exit 23 ;;
+  *memcheck*v06*) echo "========= ERROR SUMMARY: 1 error"; exit 23 ;;
+  *racecheck*) echo "no device"; exit 1 ;;
+  *) echo "========= ERROR SUMMARY: 0 errors" ;;
+esac
+"""
+
+
+def test_a_sanitizers_error_is_laid_to_one_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(FAKE)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    rows = stress.sanitized(["v05", "v06"], lambda _: None)
+    found = {(row["tool"], row["variant"]): row["status"] for row in rows}
+    assert found[("memcheck", "v05")] == "clean" and found[("memcheck", "v06")] == "errors"
+    assert found[("synccheck", "v06")] == "clean" and found[("racecheck", "v05")] == "failed"
+
+
+def test_without_the_sanitizer_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stress.shutil, "which", lambda _: None)
+    assert {row["status"] for row in stress.sanitized(["v05"], lambda _: None)} == {"unavailable"}
+
+
+def test_the_kernel_that_holds_sms_leaves_no_room_beside_it() -> None:
+    script = (
+        "import json, sys, triton\n"
+        "from triton.backends.compiler import GPUTarget\n"
+        "from triton.compiler import ASTSource\n"
+        "from experiments.stress_child import HOLD_BLOCK, HOLD_WARPS, hold_sms\n"
+        "from common.compilation import resources\n"
+        "types = {'a': '*fp16', 'started': '*i32', 'released': '*i32', 'most_polls': 'i32', 'BLOCK': 'constexpr'}\n"
+        "source = ASTSource(hold_sms, types, {(4,): HOLD_BLOCK}, {(0,): [['tt.divisibility', 16]]})\n"
+        "options = {'num_warps': HOLD_WARPS, 'num_stages': 1}\n"
+        "kernel = triton.compile(source, target=GPUTarget('cuda', 90, 32), options=options)\n"
+        "print(json.dumps([*resources(kernel.asm['cubin'], kernel.metadata.name), kernel.metadata.shared]))\n"
+    )
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True)
+    registers, _, shared = json.loads(done.stdout.splitlines()[-1])
+    left = Limits(sms=1, registers=65536 - registers * 32 * stress_child.HOLD_WARPS)
+    assert programs_per_sm(Limits(sms=1), registers, shared, stress_child.HOLD_WARPS) == 1
+    assert programs_per_sm(left, registers=32, shared_memory=0, num_warps=4) == 0
+
+
+def test_a_dry_run_is_marked_and_no_result(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "experiments", "stress", "--device", "interpreter", "--launches", "4"]
+    command += ["--problems", "1", "--only", "v04", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert documents.newest(tmp_path, "stress") is None
+    (path,) = tmp_path.glob("stress-*.json")
+    document = documents.read(path)
+    assert document.header["dry_run"] and document.header["asked"]["launches"] == 4
+    assert [row["status"] for row in document.records] == ["ok"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", stress_child.MODES)
+@pytest.mark.parametrize("name", ["v06", "v09"])
+def test_every_mode_runs_on_the_gpu(name: str, mode: str) -> None:
+    sent: list[tuple[str, Any]] = []
+    task = Task(name, launches=200, replays=50, problems=1, seed=5, modes=(mode,))
+    do: Callable[[], None] = getattr(Child(task, sent.append), f"do_{mode}")
+    do()
+    rows = [content for kind, content in sent if kind == "row"]
+    assert rows or (mode, name) == ("guard", "v09")
+    for row in rows:
+        assert row["wrong_elements"] == 0 and row["launches"] > 0
+        assert row.get("held_throughout", True) and row.get("next_is_refused", True)
