@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from common.errors import UnsupportedProblem, nearest
 
 Order = Literal["linear", "swizzled"]
 Decomposition = Literal[
@@ -20,6 +22,11 @@ Decomposition = Literal[
 WaitsFor = Literal["none", "higher", "lower", "any"]
 Workspace = Literal["locks", "partials", "flags", "counters", "range_partials"]
 Precision = Literal["ieee", "tf32"]
+Sem = Literal["relaxed", "acq_rel"]
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -42,11 +49,31 @@ class Config:
     order: Order = "linear"
     two_tiles: bool = True
     split: int | None = None
-    sem: Literal["relaxed", "acq_rel"] = "relaxed"
+    sem: Sem = "relaxed"
     precision: Precision = "ieee"
 
+    def __post_init__(self) -> None:
+        """Raise UnsupportedProblem for a value of a kind that the field cannot hold."""
+        if not isinstance(self.block, tuple) or len(self.block) != 3 or not all(map(_whole, self.block)):
+            raise UnsupportedProblem(f"block={self.block!r}: three whole numbers, for example (128, 128, 32)")
+        optional = ("full_tiles_warps", "full_tiles_stages", "programs", "split")
+        for name in ("num_warps", "num_stages", *optional):
+            value = getattr(self, name)
+            if not _whole(value) and not (value is None and name in optional):
+                raise UnsupportedProblem(f"{name}={value!r}: a whole number")
+        for name, kind in (("order", Order), ("sem", Sem), ("precision", Precision)):
+            if getattr(self, name) not in get_args(kind):
+                allowed = ", ".join(get_args(kind))
+                raise UnsupportedProblem(f"{name}={getattr(self, name)!r}: one of {allowed}")
+        if not isinstance(self.two_tiles, bool):
+            raise UnsupportedProblem(f"two_tiles={self.two_tiles!r}: True or False")
+
     def replace(self, **changes: Any) -> Config:
-        """A copy with the given fields changed."""
+        """A copy with the given fields changed. Raises UnsupportedProblem for a field that does not exist."""
+        known = [field.name for field in dataclasses.fields(self)]
+        for name in changes:
+            if name not in known:
+                raise UnsupportedProblem(f"a config has no {name!r}; nearest: {nearest(name, known)}")
         return dataclasses.replace(self, **changes)
 
     def label(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -123,6 +124,11 @@ def extent(x: torch.Tensor) -> int:
     return sum((s - 1) * abs(t) for s, t in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
 
 
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a CUDA device the current one, on which Triton launches whatever device the arguments are on."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def start_kernel(call: KernelCall) -> Any:
     """Launch on the current stream (or interpret)."""
     return call.kernel[(call.programs,)](*call.args, **call.options)
@@ -138,6 +144,8 @@ class Variant:
     @property
     def card(self) -> Card:
         return self.module.CARD
+
+    CARD = card
 
     @property
     def launch(self) -> Callable[[Launch], None]:
@@ -203,7 +211,11 @@ class Prepared:
     resident_programs: int | None = None
 
     def run(self) -> None:
-        """Set the workspace on the current stream and launch."""
+        """Copy what cannot be read as it lies, set the workspace, launch: all on the current stream of A's device."""
+        with on_device(self.a.device):
+            self._run()
+
+    def _run(self) -> None:
         if not self.out.numel():
             return
         if not self.a.shape[1] and not self.variant.card.contract.epilogue:
@@ -221,8 +233,8 @@ class Prepared:
     def task(self, start: Callable[[KernelCall], Any] | None = None) -> Launch:
         """A launch with workspace of its own; without `start` its kernels are recorded, not launched."""
         return Launch(
-            self.a,
-            self.b,
+            self._laid_out(self.a),
+            self._laid_out(self.b),
             self.out,
             self.schedule,
             self.config,
@@ -231,6 +243,11 @@ class Prepared:
             start=start,
             **self._workspace(),
         )
+
+    def _laid_out(self, x: torch.Tensor) -> torch.Tensor:
+        """The operand, or a copy of it as it is now where the variant needs a stride of 1."""
+        copied = self.variant.card.contract.layouts == "unit_stride" and (1 not in x.stride() or 0 in x.stride())
+        return x.contiguous() if copied else x
 
     def record(self) -> list[KernelCall]:
         """The kernel calls of this launch, none of them made."""
@@ -278,12 +295,13 @@ def prepare(
     card = variant.card
     config = config or card.default
     check_config(variant, config)
-    a, b = _check_operands(variant, a, b, config)
+    _check_operands(variant, a, b, config)
     out = _check_output(variant, a, b, out)
     _check_epilogue(variant, out, bias, activation)
     schedule = plan(card, a.shape[0], b.shape[1], a.shape[1], config, sms(a.device))
     if guarded:
         _check_schedule(variant, schedule)
+    _check_counts(variant, schedule, config)
     config = config.replace(programs=schedule.programs)
     prepared = Prepared(variant, a, b, out, schedule, config, bias, activation)
     if card.needs_co_residency and schedule.sk_tiles and schedule.max_peers > 1:
@@ -386,9 +404,7 @@ def _check_warpgroups(variant: Variant, config: Config) -> None:
         raise UnsupportedProblem(f"{variant.name}: split={config.split}: a cluster has 1, 2, 4 or 8 CTAs")
 
 
-def _check_operands(
-    variant: Variant, a: torch.Tensor, b: torch.Tensor, config: Config
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _check_operands(variant: Variant, a: torch.Tensor, b: torch.Tensor, config: Config) -> None:
     contract = variant.card.contract
     _check_language(variant)
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
@@ -414,7 +430,8 @@ def _check_operands(
         for name, size, block in sizes:
             if size % block:
                 raise UnsupportedProblem(f"{variant.name}: {name}={size} is not a multiple of BLOCK_{name}={block}")
-    return _laid_out(variant, "A", a), _laid_out(variant, "B", b)
+    for name, x in (("A", a), ("B", b)):
+        _check_layout(variant, name, x)
 
 
 def _check_language(variant: Variant) -> None:
@@ -432,15 +449,12 @@ def _check_language(variant: Variant) -> None:
         )
 
 
-def _laid_out(variant: Variant, name: str, x: torch.Tensor) -> torch.Tensor:
+def _check_layout(variant: Variant, name: str, x: torch.Tensor) -> None:
     layouts = variant.card.contract.layouts
     if layouts == "contiguous" and not x.is_contiguous():
         raise UnsupportedProblem(f"{variant.name}: {name} has strides {x.stride()}; it takes contiguous inputs alone")
     if layouts == "tma":
         tma.require(name, x)
-    if layouts == "unit_stride" and (1 not in x.stride() or 0 in x.stride()):
-        return x.contiguous()
-    return x
 
 
 def _check_output(variant: Variant, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
@@ -451,9 +465,30 @@ def _check_output(variant: Variant, a: torch.Tensor, b: torch.Tensor, out: torch
         raise UnsupportedProblem(f"out is {tuple(out.shape)} {out.dtype} on {out.device}; needed: {shape} {dtype}")
     if extent(out) >= INT32_LIMIT and not variant.card.contract.wide_offsets:
         raise UnsupportedProblem("out's offsets pass 2^31 elements, the kernels count in int32")
-    if out.numel() and any(s > 1 and t == 0 for s, t in zip(out.shape, out.stride(), strict=True)):
+    if _overlaps_itself(out):
         raise UnsupportedProblem(f"out has strides {out.stride()}: elements that share memory cannot be written")
+    for name, x in (("A", a), ("B", b)):
+        if _share_memory(out, x):
+            raise UnsupportedProblem(f"out lies in the memory of {name}, which is read while out is written")
     return out
+
+
+def _overlaps_itself(x: torch.Tensor) -> bool:
+    """Whether a 2-D tensor's rows (or columns) reach into the next ones."""
+    (step, size), (next_step, next_size) = sorted(zip(x.stride(), x.shape, strict=True))
+    if not x.numel():
+        return False
+    return (size > 1 and step == 0) or (next_size > 1 and next_step <= step * (size - 1))
+
+
+def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether the first byte of one lies between the first and the last of the other."""
+    if not x.numel() or not y.numel() or x.device.type == "meta":
+        return False
+    (x_first, x_end), (y_first, y_end) = (
+        (z.data_ptr(), z.data_ptr() + (extent(z) + 1) * z.element_size()) for z in (x, y)
+    )
+    return x_first < y_end and y_first < x_end
 
 
 def _check_epilogue(variant: Variant, out: torch.Tensor, bias: torch.Tensor | None, activation: str | None) -> None:
@@ -498,6 +533,16 @@ def _check_schedule(variant: Variant, schedule: Schedule) -> None:
             )
 
 
+def _check_counts(variant: Variant, schedule: Schedule, config: Config) -> None:
+    """Raise UnsupportedProblem where the kernels, which count in int32, would run out of numbers."""
+    iterations = schedule.tiles * schedule.iters_per_tile
+    if iterations >= INT32_LIMIT:
+        raise UnsupportedProblem(f"{variant.name}: {iterations} MAC iterations pass 2^31: choose larger blocks")
+    slots = schedule.programs * config.block[0] * config.block[1]
+    if "partials" in variant.card.workspace and slots >= INT32_LIMIT:
+        raise UnsupportedProblem(f"{variant.name}: partial sums of {schedule.programs} programs pass 2^31 elements")
+
+
 def _check_co_residency(prepared: Prepared, max_programs: int | None, strict: bool) -> None:
     """Raise NotCoResident when a tile has more peers than programs fit; with `strict`, when the grid has."""
     schedule, name = prepared.schedule, prepared.variant.name
@@ -524,8 +569,8 @@ def resident_programs(prepared: Prepared) -> int | None:
     """Programs of the first kernel that the GPU holds at once; None where the interpreter runs them one by one."""
     if prepared.a.device.type != "cuda":
         return None
-    call = prepared.record()[0]
-    compiled = compiled_kernel(call)
+    with on_device(prepared.a.device):
+        compiled = compiled_kernel(prepared.record()[0])
     limits = residency.device_limits(prepared.a.device)
     shared, warps = compiled.metadata.shared, compiled.metadata.num_warps
     per_sm = residency.programs_per_sm(limits, compiled.n_regs, shared, warps)

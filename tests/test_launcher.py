@@ -88,7 +88,7 @@ def test_the_first_dimension_that_does_not_divide_is_named(
         ({"num_stages": 1000}, "num_stages=1000"),
         ({"full_tiles_stages": 1000}, "full_tiles_stages=1000"),
         ({"programs": -1}, "programs=-1"),
-        ({"order": "diagonal"}, "order 'diagonal'"),
+        ({"order": "diagonal"}, "order='diagonal'"),
         ({"two_tiles": False}, "always two-tile"),
         ({"split": 2}, "takes no split"),
     ],
@@ -124,6 +124,80 @@ def test_offsets_past_int32_are_refused(device: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("common.launcher.INT32_LIMIT", 2**21)
     with pytest.raises(UnsupportedProblem, match=r"A's offsets pass 2\^31 elements"):
         prepare(variants.get("v04"), a, b)
+
+
+@pytest.mark.parametrize(
+    ("strides", "message"),
+    [((0, 1), "share memory"), ((1, 1), "share memory"), ((32, 1), "share memory"), ((1, 63), "share memory")],
+)
+def test_an_output_that_overlaps_itself_is_refused(strides: tuple, message: str, device: str) -> None:
+    half = torch.zeros(64, 64, dtype=torch.float16, device=device)
+    out = torch.zeros(64 * 64, dtype=torch.float16, device=device).as_strided((64, 64), strides)
+    with pytest.raises(UnsupportedProblem, match=message):
+        variants.get("v04").matmul(half, half, out, block=(64, 64, 64))
+
+
+def test_an_output_in_an_operands_memory_is_refused(device: str) -> None:
+    both = torch.zeros(128, 64, dtype=torch.float16, device=device)
+    upper, across, lower = both[:64], both[32:96], both[64:]
+    v = variants.get("v04")
+    for a, b, name in ((upper, lower, "A"), (lower, upper, "B")):
+        for out in (upper, across):
+            with pytest.raises(UnsupportedProblem, match=f"memory of ({name}|A)"):
+                v.matmul(a, b, out, block=(64, 64, 64))
+    v.matmul(upper, upper, lower, block=(64, 64, 64))
+
+
+@pytest.mark.parametrize("name", ["v04", "data_parallel"])
+@pytest.mark.parametrize("layout", ["expanded", "strided"])
+def test_a_prepared_launch_reads_a_copied_operand_anew(name: str, layout: str, device: str) -> None:
+    wide = torch.ones(1 if layout == "expanded" else 64, 128, dtype=torch.float16, device=device)
+    a = wide[:, ::2].expand(64, 64)
+    b = torch.ones(64, 64, dtype=torch.float16, device=device)
+    v = variants.get(name)
+    prepared = prepare(v, a, b, config=v.card.default.replace(block=(64, 64, 64)))
+    for value in (1, 2, 3):
+        wide.fill_(value)
+        prepared.run()
+        assert (prepared.out == 64 * value).all()
+
+
+def test_counts_past_int32_are_refused() -> None:
+    a, v = torch.empty(2**17, 2**14, dtype=torch.float16, device="meta"), variants.get("v04")
+    library = variants.get("torch_matmul")
+    common.launcher._check_operands(library, a, a.t(), library.card.default)
+    config = variants.get("v02").card.default.replace(block=(128, 128, 32), programs=2**17)
+    schedule = common.launcher.plan(variants.get("v02").card, 8192, 8192, 8192, config, 132)
+    with pytest.raises(UnsupportedProblem, match=r"131072 programs pass 2\^31"):
+        common.launcher._check_counts(variants.get("v02"), schedule, config)
+    huge = common.launcher.plan(v.card, 2**20, 2**20, 2**20, v.card.default, 132)
+    with pytest.raises(UnsupportedProblem, match="MAC iterations"):
+        common.launcher._check_counts(v, huge, v.card.default)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"block": (32, 32)}, "block="),
+        ({"block": "32x32x32"}, "block="),
+        ({"block": (32.0, 32, 32)}, "block="),
+        ({"programs": "4"}, "programs="),
+        ({"programs": 2.5}, "programs="),
+        ({"programs": True}, "programs="),
+        ({"num_warps": None}, "num_warps="),
+        ({"sem": "foo"}, "relaxed, acq_rel"),
+        ({"two_tiles": "off"}, "two_tiles="),
+        ({"num_warp": 4}, "nearest: num_warps"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(UnsupportedProblem, match=message):
+        variants.get("v08").card.default.replace(**changes)
+
+
+def test_a_variant_has_what_the_interface_names() -> None:
+    v = variants.get("v08")
+    assert v.CARD is v.card and callable(v.launch) and callable(v.matmul)
 
 
 @pytest.mark.parametrize(
