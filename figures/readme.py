@@ -15,7 +15,7 @@ import typer
 
 import variants
 from common.rows import Run, bootstrap_interval, geometric_mean, newest_run
-from figures import source
+from figures import protocol_table, source
 from figures.__main__ import RESULTS
 
 README = Path(__file__).parent.parent / "README.md"
@@ -94,11 +94,14 @@ def _atomic_order(run: Run | None) -> str:
 
 
 def updated(text: str, results: Path = RESULTS) -> str:
-    """The README's text with its generated part made anew. Raises ValueError where a marker is missing."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ValueError(f"README.md needs the lines {BEGIN!r} and {END!r} once each")
-    head, rest = text.split(BEGIN)
-    return f"{head}{BEGIN}\n{render_table(results)}{END}{rest.split(END)[1]}"
+    """The README's text with its generated parts made anew. Raises ValueError where a marker is missing."""
+    parts = ((BEGIN, END, render_table), (protocol_table.BEGIN, protocol_table.END, protocol_table.render))
+    for begin, end, render in parts:
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ValueError(f"README.md needs the lines {begin!r} and {end!r} once each")
+        head, rest = text.split(begin)
+        text = f"{head}{begin}\n{render(results)}{end}{rest.split(end)[1]}"
+    return text
 
 
 def update(path: Path = README, results: Path = RESULTS) -> bool:
