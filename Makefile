@@ -20,10 +20,10 @@ CPU_TORCH := torch==2.13.0
 CPU_TRITON := triton==3.9.0
 HAS_DRIVER = [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null || { ldconfig -p 2>/dev/null || true; } | grep -q 'libcuda\.so'
 
-.PHONY: help setup test lint figures measure trace table explore clean
+.PHONY: help setup test lint figures measure regressions trace table explore clean
 
 help:  ## print the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP)  ## make the environment in .venv (every other target does it too)
 
@@ -49,6 +49,13 @@ trace: $(STAMP)  ## record the committed timelines on this machine's GPU; TRACED
 
 explore: $(STAMP)  ## search small launches of every variant for races, hangs and wrong sums; compare with the cards
 	@$(BIN)/python -m variants explore $(EXPLORE_ARGS)
+
+regressions: $(STAMP)  ## ask the thread's claims again on this machine's GPU; without one, print the committed verdicts
+	@if $(HAS_DRIVER); then \
+	  for name in $$($(BIN)/python -m experiments claims --experiments); do $(BIN)/python -m experiments run experiments/$$name.yaml $(MEASURE_ARGS); done; \
+	  $(BIN)/python -m experiments facts; $(BIN)/python -m experiments counters; \
+	else echo 'no NVIDIA driver was found: these are the committed verdicts'; fi
+	@$(BIN)/python -m experiments claims
 
 table: $(STAMP)  ## rewrite README.md's generated part from cards and committed measurements
 	@$(BIN)/python -m figures.readme

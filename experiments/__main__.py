@@ -1,9 +1,10 @@
-"""The command line: `python -m experiments list | run | show | compare | facts | counters | stress`."""
+"""The command line of the experiments: `python -m experiments list | run | show | compare | claims | …`."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -221,7 +222,11 @@ def facts(
     ] = "cuda",
 ) -> None:
     """Measure facts about results: v03's third tile, the spread of NaN, rounding by peers, bits that vary."""
-    os.environ["TRITON_INTERPRET"] = "1" if device == "interpreter" else "0"
+    wanted = "1" if device == "interpreter" else "0"
+    if os.environ.get("TRITON_INTERPRET", "0") != wanted:
+        # A process either interprets or compiles, and this one has made its choice.
+        again = [sys.executable, "-m", "experiments", *sys.argv[1:]]
+        raise typer.Exit(subprocess.run(again, env=os.environ | {"TRITON_INTERPRET": wanted}).returncode)
     from experiments.facts import measure
 
     if device == "cuda":
@@ -248,6 +253,59 @@ def counters(
     path = profiling.measure(file, experiment, out)
     head = documents.read(path).header
     print(f"{path}\nsource: {head['source']}" + (f" ({head['reason']})" if head["reason"] else ""))
+
+
+@app.command()
+def compiled(out: Annotated[Path, typer.Option(help="where the document goes")] = RESULTS) -> None:
+    """Compile every kernel that a claim asks about, by each Triton that it names; needs no GPU."""
+    from experiments import claims as schema
+    from experiments.compiled import measure
+
+    print(measure(schema.load(), out))
+
+
+@app.command()
+def claims(
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
+    results: Annotated[Path, typer.Option(help="where measurements lie")] = RESULTS,
+    rules: Annotated[bool, typer.Option("--rules", help="print what each rule asks for")] = False,
+    names: Annotated[bool, typer.Option("--experiments", help="print the sweeps that the claims read")] = False,
+) -> None:
+    """Print the thread's claims with verdicts from committed measurements, and the machine they come from."""
+    from experiments import claims as schema
+    from experiments import verdicts
+
+    known = schema.load()
+    if rules:
+        print("\n".join(f"{rule}: {meaning}" for rule, meaning in schema.RULES.items()))
+        return
+    if names:
+        print("\n".join(known.experiments()))
+        return
+    read = verdicts.Results(results)
+    found = verdicts.answers(read, known)
+    machines = read.machines()
+    if as_json:
+        print(json.dumps({"machines": machines, "claims": [answer.as_dict() for answer in found]}, indent=1))
+        return
+    _print_answers(found)
+    print(f"measured on: {'; '.join(machines) or 'nothing yet'}")
+
+
+def _print_answers(found: list[Any]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    shown = Table(box=box.SIMPLE, show_lines=False)
+    for column in ("claim", "what is asked", "on", "thread", "here", "verdict"):
+        shown.add_column(column, no_wrap=column == "claim")
+    for answer in found:
+        shown.add_row(answer.claim.id, answer.claim.statement, "", answer.claim.numbers, "", answer.verdict)
+        for outcome in answer.outcomes:
+            claimed = f"{outcome.claimed:g}" if outcome.claimed else ""
+            here = outcome.shown or outcome.source
+            shown.add_row("", f"- {outcome.name}", outcome.about, claimed, here, outcome.verdict, style="dim")
+    Console(width=None if sys.stdout.isatty() else 160).print(shown, highlight=False)
 
 
 @contextmanager

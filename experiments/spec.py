@@ -7,9 +7,10 @@ import itertools
 import math
 import random
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -306,6 +307,17 @@ def files(folder: Path) -> list[Path]:
 
 def load(path: Path) -> Experiment:
     """Read and validate an experiment. Raises InvalidExperiment with file, line, key and what is allowed."""
+    return read_yaml(path, Experiment, _allowed)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_yaml(path: Path, model: type[Model], allowed: Callable[[list[Any]], list[str]]) -> Model:
+    """Read a YAML file as a model. `allowed`: the keys of the mapping at a location.
+
+    Raises InvalidExperiment with file, line, key and what is allowed.
+    """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -323,18 +335,18 @@ def load(path: Path) -> Experiment:
             raise
         raise InvalidExperiment(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
-        raise InvalidExperiment(f"{path}:1: an experiment is a mapping with {', '.join(Experiment.model_fields)}")
+        raise InvalidExperiment(f"{path}:1: this is a mapping with {', '.join(model.model_fields)}")
     try:
-        return Experiment.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
         faults = error.errors()
         # Pydantic also counts a list whose entries all failed as empty: only the entries' faults help.
         deepest = [f for f in faults if not any(f is not o and o["loc"][: len(f["loc"])] == f["loc"] for o in faults)]
-        lines = [_explain(path, node, fault) for fault in deepest]
+        lines = [_explain(path, node, fault, allowed) for fault in deepest]
         raise InvalidExperiment("\n".join(dict.fromkeys(lines))) from None
 
 
-def _explain(path: Path, root: yaml.Node, fault: dict[str, Any]) -> str:
+def _explain(path: Path, root: yaml.Node, fault: dict[str, Any], allowed_at: Callable[[list[Any]], list[str]]) -> str:
     """One line for a fault: `file:line: key: what is wrong; what is allowed`."""
     location = [*fault["loc"], *fault.get("ctx", {}).get("place", ())]
     line, found = _line(root, location)
@@ -342,7 +354,7 @@ def _explain(path: Path, root: yaml.Node, fault: dict[str, Any]) -> str:
     if fault["type"] == "missing":
         found = location
     if fault["type"] == "extra_forbidden":
-        allowed = _allowed(location[:-1])
+        allowed = allowed_at(location[:-1])
         message = f"unknown key; nearest: {nearest(str(location[-1]), allowed)}; allowed: {', '.join(allowed)}"
     elif "input" in fault and isinstance(fault["input"], (str, int, float)) and "Value error" not in fault["msg"]:
         message += f", not {fault['input']!r}"

@@ -3,4 +3,21 @@
 Each module has `draw(results) -> Figure`, which raises `MissingRun` where an experiment has no finished run.
 """
 
-NAMES = ("schedule", "schedule_real", "speedup", "intensity", "roofline", "headline", "timeline", "timeline_split")
+NAMES = (
+    "schedule",
+    "schedule_real",
+    "speedup",
+    "intensity",
+    "roofline",
+    "headline",
+    "timeline",
+    "timeline_split",
+    "regressions",
+    "ablations",
+    "averages",
+    "compiled",
+    "grid",
+    "waves",
+    "swizzle",
+    "rounding",
+)

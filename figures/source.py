@@ -8,7 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from common import style
+from common import documents, style
+from common.documents import Document
 from common.rows import Run, newest_run
 
 BASELINE = "torch_matmul"
@@ -58,6 +59,14 @@ def require(results: Path, experiment: str) -> Run:
             f"{results} has no finished run of {experiment}: python -m experiments run experiments/{experiment}.yaml"
         )
     return run
+
+
+def require_document(results: Path, kind: str) -> Document:
+    """The newest document of a kind. Raises MissingRun saying how to make one."""
+    found = documents.newest(results, kind)
+    if found is None:
+        raise MissingRun(f"{results} has no document of {kind}: python -m experiments {kind}")
+    return found
 
 
 def populations(results: Path) -> dict[str, Run]:
@@ -113,6 +122,12 @@ def describe(run: Run) -> str:
     """Run id, device and versions in one line of small print."""
     versions = run.header["versions"]
     return f"{run.id}: {run.header['device']['name']}, torch {versions['torch']}, Triton {versions['triton']}"
+
+
+def describe_document(document: Document) -> str:
+    """Id, device and versions of a document in one line of small print."""
+    device, versions = document.header["device"]["name"], document.header["versions"]
+    return f"{document.id}: {device}, torch {versions['torch']}, Triton {versions['triton']}"
 
 
 def thread_averages() -> list[ThreadAverage]:

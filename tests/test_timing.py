@@ -15,7 +15,7 @@ import triton.language as tl
 import variants
 from common.launcher import prepare
 from common.problem import Problem, make_inputs
-from common.timing import MOST_WRITES, Stopwatch, Timed, empty_kernel, orders
+from common.timing import MOST_WRITES, Stopwatch, Timed, do_bench_means, empty_kernel, orders
 
 
 def test_every_round_holds_every_candidate_once_in_another_order() -> None:
@@ -198,3 +198,16 @@ def test_graphs_that_share_a_pool_do_not_share_results() -> None:
             assert torch.equal(prepared.out.double(), exact), prepared.variant.name
     finally:
         torch.cuda.set_stream(torch.cuda.default_stream())
+
+
+@pytest.mark.gpu
+def test_do_bench_measures_the_host_and_keeps_order() -> None:
+    def slow() -> None:
+        time.sleep(0.002)
+        empty_kernel[(1,)]()
+
+    turns: list[int] = []
+    quick, late = do_bench_means([lambda: empty_kernel[(1,)](), slow], 2, 0, turns.append)
+    assert len(quick) == len(late) == 2
+    assert min(late) > 1000 > max(quick)
+    assert sorted(turns) == [0, 0, 1, 1]

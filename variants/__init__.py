@@ -43,7 +43,7 @@ def all_names() -> list[str]:
 
 @lru_cache
 def ablation_names() -> list[str]:
-    """Copies of v00 with one change each. They are found by name, and are in no list of variants."""
+    """Copies of a variant with one change each. They are found by name, and are in no list of variants."""
     return sorted(m.name for m in pkgutil.iter_modules([f"{__path__[0]}/ablations"]))
 
 

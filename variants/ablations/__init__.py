@@ -1,1 +1,1 @@
-"""Ablations of v00: one change each, to see which part of its loop costs what."""
+"""Ablations: copies of a variant, mostly v00, with one change each, to see which part costs what."""

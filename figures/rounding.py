@@ -1,0 +1,76 @@
+"""Error against the number of peers that share a tile, and how much of a result changes from run to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from common import style
+from common.documents import Document
+from figures import source
+
+LOOKS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "h")
+
+
+def errors(axes: Axes, document: Document) -> None:
+    """Root mean square error of every variant, over C's, against peers; cuBLAS as a line."""
+    names = list(dict.fromkeys(record["variant"] for record in document.select(fact="rounding")))
+    for number, name in enumerate(names):
+        found = sorted((r["peers"], r["rms"]) for r in document.select(fact="rounding", variant=name))
+        if name == source.BASELINE:
+            axes.axhline(found[0][1], color=style.INK, linewidth=0.9, label="cuBLAS")
+            continue
+        marker = LOOKS[number % len(LOOKS)]
+        peers, error = zip(*found, strict=True)
+        axes.plot(peers, error, marker=marker, color=style.colour(name), ms=4, linewidth=1, alpha=0.8, label=name)
+    axes.set(xlabel="peers of the tile", ylabel="root mean square error over that of C")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, position: f"{value:g}")
+    axes.set_ylim(bottom=0)
+    axes.grid()
+    axes.set_axisbelow(True)
+    axes.legend(loc="upper left")
+    axes.set_title("error of C in fp16 against float64", fontsize=9)
+
+
+def changes(axes: Axes, document: Document) -> None:
+    """Share of C's elements that differed in any of the runs, and the number of different results."""
+    records = document.select(fact="repeatability")
+    names = list(dict.fromkeys(record["variant"] for record in records))
+    problems = list(dict.fromkeys(tuple(record["problem"]) for record in records))
+    for place, problem in enumerate(problems):
+        for position, name in enumerate(names):
+            record = next((r for r in records if r["variant"] == name and tuple(r["problem"]) == problem), None)
+            y = position + 0.4 * place - 0.2
+            if record is None or "refused" in record:
+                axes.text(0.5, y, " refused", va="center", fontsize=6.5, color=style.FAINT)
+                continue
+            axes.barh(y, 100 * record["varying"], height=0.36, color=style.PALETTE[place], alpha=0.7)
+            text = f" {record['distinct']} of {record['runs']}, {record['most_peers']} peers"
+            axes.text(100 * record["varying"], y, text, va="center", fontsize=6.5)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set(ylim=(len(names) - 0.5, -0.5), xlim=(0, 135), xlabel="elements of C that ever differ, %")
+    axes.set_xticks(range(0, 101, 20))
+    handles = [plt.Rectangle((0, 0), 1, 1, color=style.PALETTE[i], alpha=0.7) for i in range(len(problems))]
+    axes.legend(handles, ["x".join(map(str, p)) for p in problems], loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2)
+    axes.set_title("different results of the same call", fontsize=9, pad=22)
+
+
+def draw(results: Path) -> Figure:
+    """Raises MissingRun where the facts were not measured."""
+    document = source.require_document(results, "facts")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12.5, 5.6))
+    errors(left, document)
+    changes(right, document)
+    figure.suptitle("Rounding by peers, and bits that vary", x=0.01, ha="left", fontweight="bold")
+    figure.tight_layout(rect=(0, 0.05, 1, 0.99))
+    style.small_print(
+        figure,
+        f"{source.describe_document(document)}. One tile, K = 16384, normal inputs; every peer's atomic add rounds C "
+        "to fp16, v02's scratchpad holds fp32.\nRight: the number of different results, bit for bit, and the peers of "
+        "the most widely shared tile.",
+    )
+    return figure

@@ -1,0 +1,148 @@
+"""Figures of the claims: from committed rows alone, the same twice, nothing without rows; the numbers in them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common import documents, rows
+from common.rows import Run
+from experiments import claims, verdicts
+from figures import averages, compiled, grid, rounding, source, swizzle, waves
+from figures.__main__ import HERE, RESULTS, render
+from figures.source import MissingRun
+
+READS = {
+    "regressions": ("ablations", "grids", "thread_sampled", "compiled", "counters"),
+    "ablations": ("ablations",),
+    "averages": ("grids", "grids_do_bench", "thread_sampled"),
+    "compiled": ("compiled",),
+    "grid": ("grid_sweep",),
+    "waves": ("waves",),
+    "swizzle": ("order", "counters"),
+    "rounding": ("facts",),
+}
+DOCUMENTS = ("compiled", "counters", "facts")
+if documents.newest(RESULTS, "compiled") is None:
+    READS = {name: read for name, read in READS.items() if "compiled" not in read}
+
+
+def newest(name: str) -> str:
+    """The id of the newest committed run or document."""
+    found = documents.newest(RESULTS, name) if name in DOCUMENTS else rows.newest_run(RESULTS, name)
+    assert found is not None, name
+    return found.id
+
+
+@pytest.mark.parametrize("name", READS)
+def test_the_same_rows_give_the_committed_bytes_and_name_their_source(name: str, tmp_path: Path) -> None:
+    svg, _ = render(name, RESULTS, tmp_path)
+    assert b"<dc:date>" not in svg.read_bytes()
+    committed = (HERE / f"{name}.svg").read_text()
+    assert [x for x in READS[name] if newest(x) not in committed] == [], f"{name}.svg is stale: make figures"
+    again, _ = render(name, RESULTS, tmp_path / "again")
+    assert svg.read_bytes() == again.read_bytes()
+
+
+@pytest.mark.parametrize("name", READS)
+def test_without_rows_nothing_is_drawn(name: str, tmp_path: Path) -> None:
+    with pytest.raises(MissingRun):
+        render(name, tmp_path, tmp_path)
+    assert not list(tmp_path.glob("*.svg"))
+
+
+def test_one_claim_without_rows_leaves_the_overview_undrawn(tmp_path: Path) -> None:
+    for path in RESULTS.glob("*"):
+        if not path.name.startswith("ablations-"):
+            shutil.copy(path, tmp_path)
+    with pytest.raises(MissingRun, match="C01"):
+        render("regressions", tmp_path, tmp_path)
+
+
+def test_every_claim_has_a_figure_that_exists() -> None:
+    for claim in claims.load().claims:
+        assert claim.figure not in READS or (HERE / f"{claim.figure}.svg").exists(), claim.id
+
+
+def test_the_steps_of_the_average_are_of_the_same_problems() -> None:
+    runs = [source.require(RESULTS, name) for name in ("grids_do_bench", "grids")]
+    called, device = averages.common_problems(runs)
+    assert {r.problem for r in called.rows} == {r.problem for r in device.rows}
+    steps = averages.chain(called, device)
+    assert len({step.interval.count for step in steps}) == 1
+    assert steps[0].interval.value > steps[1].interval.value  # a choice on the reported samples flatters
+    assert averages.luck(called).value > 1
+
+
+def test_wrong_results_are_in_no_figure_of_speed(tmp_path: Path) -> None:
+    run = source.require(RESULTS, "ablations_wrong")
+    wrong = [row for row in run.rows if row.status == "incorrect"]
+    assert wrong and all(row.samples for row in wrong)
+    label = "v00_stores_for_atomics 64x64x64"
+    assert run.medians(label) == {} == run.speedups(label)
+    with pytest.raises(verdicts.Missing):
+        verdicts.ratio(run, claims.Ratio(kind="ratio", experiment="x", slow=label, fast="v00_monolithic 64x64x64"))
+
+
+def test_the_model_is_fitted_on_other_shapes_than_it_is_shown_on() -> None:
+    run = source.require(RESULTS, "grid_sweep")
+    every = grid.points(run)
+    others = [point for point in every if point[0] not in grid.THREAD]
+    assert grid.fitted(run, every) == grid.fitted(run, others)
+    assert {shape for shape, _, _ in every} - {shape for shape, _, _ in others} == set(grid.THREAD)
+    assert grid.resident_limit(every) > run.header["device"]["sms"]
+
+
+def test_the_deepest_fall_is_after_the_first_wave() -> None:
+    header = {"run": "x", "device": {"sms": 4}, "candidates": [{"label": "a"}]}
+    times = {2: 1.0, 4: 1.0, 5: 2.5, 8: 2.0}
+    found = [rows.Row((128, 128 * tiles, 64), 0, "ok", (time,)) for tiles, time in times.items()]
+    run = Run(Path("x"), header, found)
+    tiles, speed = waves.series(run, "a")
+    assert tiles.tolist() == [2, 4, 5, 8]
+    assert waves.deepest_fall(run, "a") == pytest.approx(0.5)
+    assert np.all(speed > 0)
+
+
+def test_a_kernel_is_found_by_its_block() -> None:
+    records = [
+        {"key": ["v08_while_loop", "first_wave", "sm_80", "3.9.0", block, None, None], "status": "ok", "n_spills": n}
+        for n, block in ((0, None), (7, "128x256x64"))
+    ]
+    document = documents.Document(Path("x"), {}, records)
+    assert compiled.record(document, ("v08_while_loop", "sm_80"), "3.9.0")["n_spills"] == 0
+    assert compiled.record(document, ("v08_while_loop", "sm_80", "128x256x64"), "3.9.0")["n_spills"] == 7
+    assert compiled.record(document, ("v08_while_loop", "sm_86"), "3.9.0") is None
+
+
+def test_labels_of_the_order_figure_were_measured() -> None:
+    run = source.require(RESULTS, "order")
+    for linear, swizzled, _ in swizzle.PAIRS.values():
+        assert source.has(run, linear) and source.has(run, swizzled)
+    document = source.require_document(RESULTS, "counters")
+    labels = {record["label"] for record in document.records}
+    assert set(swizzle.SHOWN.values()) <= labels
+
+
+def test_estimates_stand_in_where_there_are_no_counters(tmp_path: Path) -> None:
+    shutil.copy(source.require(RESULTS, "order").path, tmp_path)
+    committed = source.require_document(RESULTS, "counters")
+    measured = ("dram_read_bytes", "l2_hit_rate", "sm_percent")
+    records = [{k: v for k, v in r.items() if k not in measured} for r in committed.records]
+    head = committed.header | {"source": "estimate", "reason": "ncu was not found"}
+    (tmp_path / "counters-20300101-000000.json").write_text(json.dumps({"header": head, "records": records}))
+    assert "estimated, no counters" in render("swizzle", tmp_path, tmp_path)[0].read_text()
+
+
+def test_facts_of_the_thread_hold_on_the_gpu() -> None:
+    document = source.require_document(RESULTS, "facts")
+    third = {r["variant"]: r for r in document.select(fact="third_tile")}
+    assert third["v03_incremental_pointers"]["refused"] and third["v03_incremental_pointers"]["wrong"] > 0
+    assert third["v04_hoisted_segments"]["wrong"] == 0
+    spread = {r["variant"][:3] for r in document.select(fact="nan_spread") if r["spread"]}
+    assert spread == {"v00", "v01", "v03"}
+    assert len(rounding.LOOKS) >= len({r["variant"] for r in document.select(fact="rounding")}) - 1

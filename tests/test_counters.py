@@ -1,0 +1,108 @@
+"""Counters, traffic and documents: the profiler's table is split into calls, and estimates count what they should."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common import documents, traffic
+from common.decomposition import always_two_tile, data_parallel
+from common.problem import Problem
+from experiments import counters
+from experiments.__main__ import HERE
+from experiments.spec import load
+
+HEAD = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+SAID = "==PROF== Connected to process 7\n"
+
+
+def line(number: int, kernel: str, metric: str, value: str) -> str:
+    return f'"{number}","7","{kernel}","{metric}","unit","{value}"'
+
+
+def profiled() -> str:
+    """Two calls, the first of two kernels, with markers before them."""
+    found = [SAID + HEAD]
+    for number, kernel, scale in (
+        (0, "empty_kernel", 99),
+        (1, "first_wave_0d1d", 1),
+        (2, "full_tiles", 2),
+        (3, "empty_kernel", 99),
+        (4, "nvjet_hsh", 4),
+    ):
+        found += [
+            line(number, kernel, "dram__bytes_read.sum", f"{scale},000"),
+            line(number, kernel, "gpu__time_duration.sum", f"{scale * 100}"),
+            line(number, kernel, "lts__t_sectors_lookup_hit.sum", f"{scale * 30}"),
+            line(number, kernel, "lts__t_sectors_lookup_miss.sum", f"{scale * 10}"),
+            line(number, kernel, "sm__throughput.avg.pct_of_peak_sustained_elapsed", f"{scale * 10}"),
+        ]
+    return "\n".join(found) + "\n==PROF== Disconnected\n"
+
+
+def test_a_profile_is_split_into_calls_and_added_up() -> None:
+    calls = list(counters.split_calls(counters.parse(profiled())))
+    assert [len(call) for call in calls] == [2, 1]
+    first, second = (counters.aggregate(call) for call in calls)
+    assert (first["dram_read_bytes"], first["ns"], first["kernels"]) == (3000, 300, 2)
+    assert first["l2_hit_rate"] == 0.75
+    assert first["sm_percent"] == pytest.approx((10 * 100 + 20 * 200) / 300, abs=0.01)
+    assert (second["dram_read_bytes"], second["kernels"]) == (4000, 1)
+
+
+@pytest.mark.parametrize("text", ["", "==ERROR== no permission\n", '"not","a","table"\n"1","2","3"\n'])
+def test_no_table_is_no_rows(text: str) -> None:
+    assert counters.parse(text) == []
+
+
+def test_a_profile_without_a_profiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert counters.profile(HERE / "counters.yaml") == ([], "ncu was not found")
+
+
+def test_every_call_is_profiled_once() -> None:
+    experiment = load(HERE / "counters.yaml")
+    calls = counters.calls(experiment)
+    assert len(calls) == len({(str(problem), candidate.label) for problem, candidate in calls}) == 4 * 8
+    assert not {c.variant for _, c in calls} & {"empty"}
+
+
+def test_the_library_has_no_estimate_and_a_schedule_has_one() -> None:
+    library, *others = (c for _, c in counters.calls(load(HERE / "counters.yaml"))[:8])
+    problem = Problem(512, 512, 256)
+    assert counters.estimated(problem, library, 4, 1 << 20) == {}
+    found = counters.estimated(problem, others[0], 4, 1 << 30)
+    assert found["estimated_missed_bytes"] == 2 * 2 * 512 * 256
+    assert found["estimated_requested_bytes"] == 16 * 8 * 2 * 128 * 32 * 2
+
+
+def test_an_endless_cache_misses_each_block_once_and_none_misses_all() -> None:
+    schedule = data_parallel(4, 4, 8)
+    once = traffic.estimate(schedule, (32, 32, 32), 2, 0, 16, 1 << 30)
+    assert once.missed == 2 * 4 * 8 * 32 * 32 * 2
+    assert once.requested == 16 * 8 * 2 * 32 * 32 * 2
+    never = traffic.estimate(schedule, (32, 32, 32), 2, 0, 16, 0)
+    assert never.missed == never.requested and never.hit_rate == 0
+
+
+def test_skewed_k_ranges_reuse_less_than_programs_in_step() -> None:
+    block, cache = (32, 32, 32), 32 * 32 * 2 * 40
+    tiled = traffic.estimate(data_parallel(4, 4, 64), block, 2, 0, 16, cache)
+    shared = traffic.estimate(always_two_tile(4, 4, 64, 13), block, 2, 0, 16, cache)
+    assert tiled.requested == shared.requested
+    assert shared.missed > 1.5 * tiled.missed
+
+
+def test_documents_come_back_and_dry_runs_are_none(tmp_path: Path) -> None:
+    head = documents.header(dry_run=False)
+    path = documents.write(tmp_path, "facts", head, [{"fact": "a", "value": 1}, {"fact": "b"}])
+    found = documents.newest(tmp_path, "facts")
+    assert found is not None and found.path == path
+    assert found.select(fact="a") == [{"fact": "a", "value": 1}]
+    documents.write(tmp_path, "facts", head | {"date": "2099-01-01T00:00:00+00:00", "dry_run": True}, [])
+    (tmp_path / "facts-29990101-000000.json").write_text(json.dumps([1]))
+    with pytest.warns(UserWarning, match="no document"):
+        assert documents.newest(tmp_path, "facts").path == path
+    assert not list(tmp_path.glob("*.partial"))

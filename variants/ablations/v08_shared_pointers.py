@@ -1,0 +1,137 @@
+"""v08 with C's pointers built once before the branch instead of inside each of its sides.
+
+Claim: triton-lang/triton#1393, comment 9's code.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from common.card import Card, Config, Contract
+from common.launcher import Launch
+
+CARD = Card(
+    idea="C's pointers are built once, before the branch",
+    position="ablation of v08",
+    parent="v08",
+    decomposition="optional_two_tile",
+    fix_up="the peer with the last iteration stores and, for a shared tile, exchanges the lock to 1; the others spin by compare-and-swap, then atomic_add",
+    kernels=("first_wave", "full_tiles"),
+    changed=("mac_loop",),
+    diff_budget=4,
+    default=Config(block=(128, 128, 32), num_warps=4, num_stages=4, order="swizzled"),
+    tile_orders=("swizzled", "linear"),
+    waits_for="higher",
+    workspace=("locks",),
+    lock_lifetime="one launch: set to 0 before it, left at 1 for shared tiles",
+    contract=Contract(layouts="contiguous"),
+    claims=("C16",),
+)
+
+
+@triton.jit
+def tile_coordinates(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    if GROUP_M == 0:
+        tile_m = tile // tiles_n
+        tile_n = tile % tiles_n
+    else:
+        group = tile // (GROUP_M * tiles_n)
+        inside = tile % (GROUP_M * tiles_n)
+        rows = tl.minimum(tl.cdiv(M, BLOCK_M) - group * GROUP_M, GROUP_M)
+        tile_m = group * GROUP_M + inside % rows
+        tile_n = inside // rows
+    return tile_m, tile_n
+
+
+@triton.jit
+def mac_loop(
+    a_ptr, b_ptr, c_ptr, locks_ptr,
+    M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+    start, stop, iters_per_tile,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    ACC_TYPE: tl.constexpr, SEM: tl.constexpr,
+):
+    tile = start // iters_per_tile
+    tile_m, tile_n = tile_coordinates(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    ks = (start % iters_per_tile) * BLOCK_K + tl.arange(0, BLOCK_K)
+    a_ptr += rows[:, None] * stride_am + ks[None, :] * stride_ak
+    b_ptr += ks[:, None] * stride_bk + columns[None, :] * stride_bn
+    accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC_TYPE)
+    for _ in range(start, stop):
+        accumulator = tl.dot(tl.load(a_ptr), tl.load(b_ptr), accumulator, out_dtype=ACC_TYPE)
+        a_ptr += BLOCK_K * stride_ak
+        b_ptr += BLOCK_K * stride_bk
+    c_ptrs = c_ptr + rows[:, None] * stride_cm + columns[None, :] * stride_cn
+    if stop % iters_per_tile == 0:
+        tl.store(c_ptrs, accumulator.to(c_ptr.dtype.element_ty))
+        if start % iters_per_tile != 0:
+            tl.atomic_xchg(locks_ptr + tile, 1)
+    else:
+        while tl.atomic_cas(locks_ptr + tile, 1, 1) != 1:
+            pass
+        tl.atomic_add(c_ptrs, accumulator.to(c_ptr.dtype.element_ty), sem=SEM)
+
+
+@triton.jit(do_not_specialize=["full", "rest", "iters_per_tile"])
+def first_wave(
+    a_ptr, b_ptr, c_ptr, locks_ptr,
+    M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+    full, rest, iters_per_tile,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    ACC_TYPE: tl.constexpr, SEM: tl.constexpr,
+):
+    program = tl.program_id(0)
+    start = program * full + tl.minimum(program, rest)
+    end = (program + 1) * full + tl.minimum(program + 1, rest)
+    while start < end:
+        stop = tl.minimum((start // iters_per_tile + 1) * iters_per_tile, end)
+        mac_loop(
+            a_ptr, b_ptr, c_ptr, locks_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+            start, stop, iters_per_tile, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, ACC_TYPE, SEM,
+        )
+        start = stop
+
+
+@triton.jit(do_not_specialize=["sk_tiles"])
+def full_tiles(
+    a_ptr, b_ptr, c_ptr,
+    M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+    sk_tiles,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    ACC_TYPE: tl.constexpr,
+):
+    tile = tl.program_id(0) + sk_tiles
+    tile_m, tile_n = tile_coordinates(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    ks = tl.arange(0, BLOCK_K)
+    a_ptr += rows[:, None] * stride_am + ks[None, :] * stride_ak
+    b_ptr += ks[:, None] * stride_bk + columns[None, :] * stride_bn
+    accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC_TYPE)
+    for _ in range(tl.cdiv(K, BLOCK_K)):
+        accumulator = tl.dot(tl.load(a_ptr), tl.load(b_ptr), accumulator, out_dtype=ACC_TYPE)
+        a_ptr += BLOCK_K * stride_ak
+        b_ptr += BLOCK_K * stride_bk
+    # Computed again instead of kept: rows and columns would hold registers through the whole loop.
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    tl.store(c_ptr + rows[:, None] * stride_cm + columns[None, :] * stride_cn, accumulator.to(c_ptr.dtype.element_ty))
+
+
+def launch(task: Launch) -> None:
+    """Start the Stream-K programs, then one program for each remaining tile."""
+    schedule = task.schedule
+    task.run(
+        first_wave, schedule.programs if schedule.sk_tiles else 0,
+        task.a, task.b, task.c, task.locks, *task.sizes, schedule.full, schedule.rest, schedule.iters_per_tile,
+        **task.blocks, GROUP_M=task.group_m, ACC_TYPE=task.acc_type, SEM=task.config.sem, **task.first_wave_options(),
+    )
+    task.run(
+        full_tiles, schedule.dp_tiles,
+        task.a, task.b, task.c, *task.sizes, schedule.sk_tiles,
+        **task.blocks, GROUP_M=task.group_m, ACC_TYPE=task.acc_type, **task.full_tiles_options(),
+    )
