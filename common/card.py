@@ -38,6 +38,7 @@ class Config:
     None for one an SM, 0 for none. `order`: tile order. `two_tiles`: the second decomposition's switch.
     `split`: K ranges of a shared tile (`split_k` and `whole_waves`), None to leave it to the decomposition. `sem`:
     memory order of the atomic adds on C. `precision`: how fp32 operands are multiplied, exactly or rounded to TF32.
+    `tma`: load by the Tensor Memory Accelerator, which not all layouts allow.
     """
 
     block: tuple[int, int, int] = (128, 128, 32)
@@ -51,6 +52,7 @@ class Config:
     split: int | None = None
     sem: Sem = "relaxed"
     precision: Precision = "ieee"
+    tma: bool = False
 
     def __post_init__(self) -> None:
         """Raise UnsupportedProblem for a value of a kind that the field cannot hold."""
@@ -78,7 +80,7 @@ class Config:
 
     def label(self) -> str:
         """A short name for tables: block, warps and stages."""
-        return f"{'x'.join(map(str, self.block))} w{self.num_warps} s{self.num_stages}"
+        return f"{'x'.join(map(str, self.block))} w{self.num_warps} s{self.num_stages}{' tma' if self.tma else ''}"
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,13 @@ class Contract:
     BLOCK_N, BLOCK_K. `most_tiles`: no program may touch more Stream-K tiles than this. `equal_shares`: every Stream-K
     program must do as many MAC iterations. `shared_tiles`: whether the result is right where several programs share a
     tile. `wide_offsets`: counts in int64 where 2^31 elements are passed. `epilogue`: adds a bias and applies an
-    activation. `precisions`: how it can multiply fp32.
+    activation. `precisions`: how it can multiply fp32. `tma`: loads by the TMA where the config says so.
     """
 
     dtypes: tuple[str, ...] = ("float16",)
     divisible: bool = True
     layouts: Literal["unit_stride", "contiguous", "tma", "any"] = "unit_stride"
+    tma: bool = False
     architectures: tuple[str, ...] = ()
     least_block: tuple[int, int, int] = (16, 16, 16)
     most_tiles: int | None = None

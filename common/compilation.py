@@ -17,6 +17,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from common.card import Config
 from common.errors import UnsupportedProblem, nearest
@@ -78,7 +79,9 @@ def recorded_calls(variant: Variant, m: int, n: int, k: int, config: Config, sm_
     b = torch.empty(k, n, dtype=torch.float16, device="meta")
     out = torch.empty(m, n, dtype=torch.float16, device="meta")
     schedule = plan(variant.card, m, n, k, config, sm_count)
-    return Prepared(variant, a, b, out, schedule, config.replace(programs=schedule.programs)).record()
+    return Prepared(
+        variant, a, b, out, schedule, config.replace(programs=schedule.programs), sm_count=sm_count
+    ).record()
 
 
 def specialised(call: KernelCall) -> ASTSource:
@@ -93,6 +96,9 @@ def specialised(call: KernelCall) -> ASTSource:
         plain = param.do_not_specialize
         if param.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not plain):
             signature[param.name], constants[(position,)] = "constexpr", value
+        elif isinstance(value, TensorDescriptor):
+            element = POINTER_TYPES[value.base.dtype].removeprefix("*")
+            signature[param.name] = f"tensordesc<{element}{value.block_shape}>"
         elif hasattr(value, "__mangle__"):
             signature[param.name] = value.__mangle__()
         elif isinstance(value, torch.Tensor):

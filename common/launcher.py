@@ -71,6 +71,7 @@ class Launch:
     counters: torch.Tensor | None = None
     bias: torch.Tensor | None = None
     activation: str | None = None
+    sms: int = INTERPRETER_SMS
     start: Callable[[KernelCall], Any] | None = None
     calls: list[KernelCall] = field(default_factory=list)
 
@@ -197,7 +198,10 @@ class Variant:
 
 @dataclass
 class Prepared:
-    """A launch that has passed every check. `run` may be called repeatedly, also inside a CUDA graph's capture."""
+    """A launch that has passed every check. `run` may be called repeatedly, also inside a CUDA graph's capture.
+
+    `sm_count`: SMs of the GPU that is meant, None for those of the tensors' device.
+    """
 
     variant: Variant
     a: torch.Tensor
@@ -207,6 +211,7 @@ class Prepared:
     config: Config
     bias: torch.Tensor | None = None
     activation: str | None = None
+    sm_count: int | None = None
     relies_on_dispatch_order: bool = False
     resident_programs: int | None = None
 
@@ -240,6 +245,7 @@ class Prepared:
             self.config,
             bias=self.bias,
             activation=self.activation,
+            sms=sms(self.a.device) if self.sm_count is None else self.sm_count,
             start=start,
             **self._workspace(),
         )
@@ -383,6 +389,8 @@ def check_config(variant: Variant, config: Config) -> None:
         stages = getattr(config, name)
         if stages is not None and not 1 <= stages <= MOST_STAGES:
             raise UnsupportedProblem(f"{name}={stages}: at least 1, at most {MOST_STAGES}")
+    if config.tma and not card.contract.tma:
+        raise UnsupportedProblem(f"{variant.name} has no choice between pointers and the TMA; v09 has")
     if config.programs is not None and not 0 <= config.programs < 2**16 * 4:
         raise UnsupportedProblem(f"programs={config.programs}: from 0 (every tile data-parallel) to {2**18 - 1}")
     if config.split is not None and config.split < 1:
@@ -431,7 +439,7 @@ def _check_operands(variant: Variant, a: torch.Tensor, b: torch.Tensor, config: 
             if size % block:
                 raise UnsupportedProblem(f"{variant.name}: {name}={size} is not a multiple of BLOCK_{name}={block}")
     for name, x in (("A", a), ("B", b)):
-        _check_layout(variant, name, x)
+        _check_layout(variant, name, x, config)
 
 
 def _check_language(variant: Variant) -> None:
@@ -449,11 +457,11 @@ def _check_language(variant: Variant) -> None:
         )
 
 
-def _check_layout(variant: Variant, name: str, x: torch.Tensor) -> None:
+def _check_layout(variant: Variant, name: str, x: torch.Tensor, config: Config) -> None:
     layouts = variant.card.contract.layouts
     if layouts == "contiguous" and not x.is_contiguous():
         raise UnsupportedProblem(f"{variant.name}: {name} has strides {x.stride()}; it takes contiguous inputs alone")
-    if layouts == "tma":
+    if layouts == "tma" or config.tma:
         tma.require(name, x)
 
 

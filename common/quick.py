@@ -7,6 +7,7 @@ a repeated call fills in addresses, workspace and stream. Descriptors are kept b
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -95,9 +96,14 @@ def _encoder(descriptor: Any, facts: dict[str, Any]) -> Callable[[int], Any]:
     """A function from an address to the encoded descriptor of the same shape there."""
     from triton.backends.nvidia.driver import make_tensordesc_arg
 
-    like = (list(descriptor.shape), list(descriptor.strides), list(descriptor.block_shape), descriptor.layout)
-    dtype, make = descriptor.base.dtype, type(descriptor)
-    return lambda address: make_tensordesc_arg(make(Address(address, dtype), *like), facts, None)[0]
+    dtype = descriptor.base.dtype
+
+    def encode(address: int) -> Any:
+        moved = copy.copy(descriptor)
+        moved.base = Address(address, dtype)
+        return make_tensordesc_arg(moved, facts, None)[0]
+
+    return encode
 
 
 class QuickLaunch:
@@ -107,6 +113,7 @@ class QuickLaunch:
         task = prepared.task()
         # Three objects, also where the caller multiplies a tensor by itself: arguments are told apart by identity.
         task.a, task.b, task.c = task.a.detach(), task.b.detach(), task.c.detach()
+        task.bias = None if task.bias is None else task.bias.detach()
         prepared.variant.launch(task)
         self._kernels = [QuickKernel(call, task) for call in task.calls]
         self._counters = 0 if task.counters is None or not prepared.schedule.sk_tiles else prepared.schedule.sk_tiles
@@ -121,9 +128,11 @@ class QuickLaunch:
         """Whether the addresses are aligned as those that the kernels were compiled for."""
         return _misaligned(a, b, out) == self._alignment
 
-    def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-        """Launch on the current stream."""
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        """Launch on the current stream; with a bias where there was one."""
         addresses = {"a": a.data_ptr(), "b": b.data_ptr(), "c": out.data_ptr(), "partials": 0, "counters": 0}
+        if bias is not None:
+            addresses["bias"] = bias.data_ptr()
         if self._counters:
             counters = workspace.counters(self._counters, self._device)
             partials = torch.empty(self._partials, dtype=self._partials_dtype, device=self._device)

@@ -44,6 +44,22 @@ def require(name: str, x: torch.Tensor) -> None:
         )
 
 
+def _row_stride(matrix: torch.Tensor) -> int:
+    """The stride that a descriptor states: a single row's may be anything, but must be a multiple all the same."""
+    step = ALIGNMENT // matrix.element_size()
+    return matrix.stride(0) if matrix.shape[0] > 1 else -(-matrix.shape[1] // step) * step
+
+
+def plain_descriptor(x: torch.Tensor, block: tuple[int, int]) -> Any:
+    """The descriptor for plain Triton of a 2-D tensor (or of its transpose) in blocks of `block`, see `descriptor`."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    matrix, shape = (x.t(), block[::-1]) if is_transposed(x) else (x, block)
+    found = TensorDescriptor(matrix, list(matrix.shape), [_row_stride(matrix), 1], list(shape))
+    found.described = x
+    return found
+
+
 def descriptor(x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: int = 0) -> Any:
     """The Gluon descriptor of a 2-D tensor (or of its transpose, see `is_transposed`) in blocks of `block`.
 
@@ -58,10 +74,8 @@ def descriptor(x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: in
     if is_transposed(x):
         matrix, shape, along = x.t(), shape[::-1], 1 - along
     bases = [[0, 1 << bit] if along else [1 << bit, 0] for bit in range(ctas.bit_length() - 1)]
-    step = ALIGNMENT // x.element_size()
-    row_stride = matrix.stride(0) if matrix.shape[0] > 1 else -(-matrix.shape[1] // step) * step
     dtype = getattr(gl, str(x.dtype).removeprefix("torch."))
     layout = gl.NVMMASharedLayout.get_default_for(shape, dtype, cga_layout=bases or None)
-    found = TensorDescriptor(matrix, list(matrix.shape), [row_stride, 1], shape, layout)
+    found = TensorDescriptor(matrix, list(matrix.shape), [_row_stride(matrix), 1], shape, layout)
     found.described = x
     return found

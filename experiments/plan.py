@@ -15,6 +15,9 @@ from common.problem import Problem
 
 EMPTY = "empty"
 """The candidate that launches an empty kernel: the floor of the harness."""
+CHOSEN = "matmul"
+"""The candidate that `variants.matmul` chooses, problem by problem."""
+NO_VARIANTS = (EMPTY, CHOSEN)
 PROGRAMS = ("sms", "2*sms", "3*sms", "tiles")
 """Stream-K programs that the problem and the GPU decide; beside them a fraction of the SMs, `0.4*sms`."""
 _LAUNCH = ("block", "warps", "stages", "order", "two_tiles", "split")
@@ -61,7 +64,7 @@ class Candidate:
     def label(self) -> str:
         """The variant's name and what differs from one program an SM and, in the thread's variants, 128x128x32."""
         parts = [self.variant]
-        if self.variant not in (EMPTY, "torch_matmul"):
+        if self.variant not in (*NO_VARIANTS, "torch_matmul"):
             parts += self._differences()
         if self.detail:
             parts.append(self.detail)
@@ -84,6 +87,8 @@ class Candidate:
             parts.append("one-tile")
         if config.sem != "relaxed":
             parts.append(config.sem)
+        if config.tma:
+            parts.append("tma")
         return parts
 
     def resolved(self, problem: Problem, sms: int) -> Config:
@@ -110,7 +115,7 @@ def tell_apart(candidates: list[Candidate]) -> list[Candidate]:
 
 def without_effect(variant: str) -> set[str]:
     """What an experiment may say of candidates that changes nothing about this one."""
-    if variant == EMPTY:
+    if variant in NO_VARIANTS:
         return {"programs", *_LAUNCH, *_FULL_TILES, "sem"}
     card = variants.get(variant).card
     found = set() if card.adds_to_c else {"sem"}

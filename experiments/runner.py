@@ -21,9 +21,10 @@ from common.errors import InvalidExperiment
 from common.launcher import Variant
 from common.problem import Problem
 from common.rows import Row, Run
-from experiments.plan import EMPTY, Candidate
+from experiments.plan import CHOSEN, EMPTY, NO_VARIANTS, Candidate
 from experiments.spec import Experiment
 from experiments.worker import NOBODY, Job, serve
+from variants.choice import costs_hash
 
 STARTUP_S = 180.0
 """Seconds that a worker may take to import, find its device and say so."""
@@ -250,7 +251,9 @@ class Sweep:
         }
 
     def _described(self, c: Candidate) -> dict[str, Any]:
-        source_hash = None if c.variant == EMPTY else self.find(c.variant).source_hash
+        source_hash = None if c.variant in NO_VARIANTS else self.find(c.variant).source_hash
+        if c.variant == CHOSEN:
+            source_hash = costs_hash()
         programs = {"programs": c.programs, "source_hash": source_hash}
         return {"label": c.label, "variant": c.variant, **programs, "config": dict(c.config.__dict__)}
 

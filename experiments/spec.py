@@ -20,8 +20,9 @@ import variants
 from common.card import Config
 from common.errors import InvalidExperiment, UnknownVariant, UnsupportedProblem, nearest
 from common.launcher import check_config
+from common.population import TRAINING_SHARE, Part, part_of, stratified
 from common.problem import Layout, Problem
-from experiments.plan import EMPTY, PROGRAMS, Candidate, ThereTwice, fraction, tell_apart, without_effect
+from experiments.plan import EMPTY, NO_VARIANTS, PROGRAMS, Candidate, ThereTwice, fraction, tell_apart, without_effect
 from experiments.tables import chosen
 
 MOST_ROUNDS = 25
@@ -65,7 +66,9 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 class Sample(Strict):
     """Seeded shapes. `uniform`: each dimension uniform over the multiples of `step` in [low, high]. `log_uniform`:
-    each dimension's logarithm uniform there, rounded to the nearest multiple of `step`. No shape comes twice."""
+    each dimension's logarithm uniform there, rounded to the nearest multiple of `step`. No shape comes twice. `part`:
+    only shapes that are for fitting, or only those that are for reporting. `stratified`: so many of the `count`, spread
+    over the classes of tiles and of K, in random order."""
 
     distribution: Literal["uniform", "log_uniform"]
     low: Annotated[int, Field(gt=0)]
@@ -73,19 +76,27 @@ class Sample(Strict):
     step: Annotated[int, Field(gt=0)]
     count: Annotated[int, Field(gt=0)]
     seed: Seed = 123
+    part: Part | None = None
+    stratified: Annotated[int, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
     def _enough_shapes(self) -> Sample:
         multiples = self.high // self.step - (self.low - 1) // self.step
         if multiples < 1 or multiples**3 < 2 * self.count:
             raise ValueError(f"[{self.low}, {self.high}] in steps of {self.step} holds too few shapes for {self.count}")
+        if self.part == "training" and multiples**3 < 2 * TRAINING_SHARE * self.count:
+            raise ValueError(f"too few of these shapes are for fitting: {self.count} are wanted")
+        if self.stratified is not None and self.stratified > self.count:
+            raise ValueError(f"stratified: {self.stratified} of {self.count} shapes")
         return self
 
     def shapes(self) -> list[tuple[int, int, int]]:
         generator, found = random.Random(self.seed), {}
         while len(found) < self.count:
-            found[tuple(self._dimension(generator) for _ in range(3))] = None
-        return list(found)
+            shape = tuple(self._dimension(generator) for _ in range(3))
+            if self.part is None or part_of(shape) == self.part:
+                found[shape] = None
+        return stratified(found, self.stratified, self.seed) if self.stratified else list(found)
 
     def _dimension(self, generator: random.Random) -> int:
         if self.distribution == "uniform":
@@ -96,23 +107,25 @@ class Sample(Strict):
 
 
 class Problems(Strict):
-    """Either shapes as a list of [M, N, K], or a sample."""
+    """Shapes as a list of [M, N, K], a sample, or several samples one after another."""
 
     shapes: Annotated[tuple[tuple[Size, Size, Size], ...], Field(min_length=1)] | None = None
     sample: Sample | None = None
+    samples: Annotated[tuple[Sample, ...], Field(min_length=1)] | None = None
     dtype: Literal["float16"] = "float16"
     layout: Layout = "row"
 
     @model_validator(mode="after")
     def _one_source(self) -> Problems:
-        if (self.shapes is None) == (self.sample is None):
-            raise ValueError("give either shapes or sample")
+        if sum(x is not None for x in (self.shapes, self.sample, self.samples)) != 1:
+            raise ValueError("give either shapes or sample or samples")
         if self.shapes is not None and len(set(self.shapes)) != len(self.shapes):
             raise ValueError("a shape comes twice")
         return self
 
     def all(self) -> list[Problem]:
-        shapes = self.sample.shapes() if self.sample else self.shapes
+        samples = self.samples or (self.sample,)
+        shapes = self.shapes or dict.fromkeys(shape for sample in samples if sample for shape in sample.shapes())
         return [Problem(*shape, dtype=self.dtype, layout=self.layout) for shape in shapes]
 
 
@@ -126,7 +139,8 @@ def _listed(value: Any) -> Any:
 
 
 class Candidates(Strict):
-    """One or more candidates: lists of `variant` and `programs` are multiplied out. What is left out is the card's.
+    """One or more candidates: lists of `variant`, `programs` and `split` are multiplied out. What is left out is the
+    card's. The variant `matmul` is what `variants.matmul` chooses for each problem.
 
     `warps` and `stages` are those of every kernel of a variant, `full_tiles_warps` and `full_tiles_stages` those of its
     full-tiles kernel where that differs. `programs`: a count, or `sms`, `2*sms`, `3*sms`, `tiles`,
@@ -143,19 +157,20 @@ class Candidates(Strict):
     order: Literal["linear", "swizzled"] | None = None
     two_tiles: bool = True
     sem: Literal["relaxed", "acq_rel"] = "relaxed"
-    split: Size | None = None
+    split: tuple[Size, ...] | None = None
+    tma: bool = False
     repeat: Annotated[int, Field(ge=1, le=9)] = 1
 
-    @field_validator("variant", "programs", mode="before")
+    @field_validator("variant", "programs", "split", mode="before")
     @classmethod
     def _list(cls, value: Any) -> Any:
-        return _listed(value)
+        return None if value is None else _listed(value)
 
     @field_validator("variant")
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         try:
-            return tuple(name if name == EMPTY else variants.resolve(name) for name in names)
+            return tuple(name if name in NO_VARIANTS else variants.resolve(name) for name in names)
         except UnknownVariant as error:
             raise ValueError(str(error)) from None
 
@@ -198,7 +213,7 @@ class Candidates(Strict):
 
     def _impossible(self) -> str | None:
         """Why a candidate cannot be, whatever the problem."""
-        for candidate in (c for c in self.expand() if c.variant != EMPTY):
+        for candidate in (c for c in self.expand() if c.variant not in NO_VARIANTS):
             programs = candidate.programs if isinstance(candidate.programs, int) else None
             try:
                 check_config(variants.get(candidate.variant), candidate.config.replace(programs=programs))
@@ -208,18 +223,20 @@ class Candidates(Strict):
 
     def expand(self) -> list[Candidate]:
         return [
-            Candidate(name, programs, self._config(name), number)
-            for name, programs, number in itertools.product(self.variant, self.programs, range(self.repeat))
+            Candidate(name, programs, self._config(name, split), number)
+            for name, programs, split, number in itertools.product(
+                self.variant, self.programs, self.split or (None,), range(self.repeat)
+            )
         ]
 
-    def _config(self, name: str) -> Config:
-        base = Config() if name == EMPTY else variants.get(name).card.default
-        changes: dict[str, Any] = {"order": self.order, "split": self.split}
+    def _config(self, name: str, split: int | None) -> Config:
+        base = Config() if name in NO_VARIANTS else variants.get(name).card.default
+        changes: dict[str, Any] = {"order": self.order, "split": split}
         changes["block"] = self.block and tuple(map(int, self.block.split("x")))
         changes |= {"num_warps": self.warps, "full_tiles_warps": self.full_tiles_warps or self.warps}
         changes |= {"num_stages": self.stages, "full_tiles_stages": self.full_tiles_stages or self.stages}
         changes = {key: value for key, value in changes.items() if value is not None}
-        return base.replace(**changes, two_tiles=self.two_tiles, sem=self.sem)
+        return base.replace(**changes, two_tiles=self.two_tiles, sem=self.sem, tma=self.tma)
 
 
 class Experiment(Strict):
@@ -380,6 +397,11 @@ def _line(node: yaml.Node, location: list[Any]) -> tuple[int, list[Any]]:
 
 
 def _allowed(location: list[Any]) -> list[str]:
-    models: dict[Any, type[BaseModel]] = {"problems": Problems, "sample": Sample, "candidates": Candidates}
+    models: dict[Any, type[BaseModel]] = {
+        "problems": Problems,
+        "sample": Sample,
+        "samples": Sample,
+        "candidates": Candidates,
+    }
     model = next((models[part] for part in reversed(location) if part in models), Experiment)
     return list(model.model_fields)

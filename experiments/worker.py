@@ -33,7 +33,8 @@ from common.timing import (
     do_bench_means,
     empty_kernel,
 )
-from experiments.plan import EMPTY, Candidate
+from experiments.plan import CHOSEN, EMPTY, Candidate
+from variants.choice import choose, launch_label
 
 NOBODY = -1
 """Stands for the candidate while inputs and reference are made."""
@@ -161,18 +162,25 @@ class Worker:
         try:
             a, b = inputs
             out = torch.full((problem.m, problem.n), float("nan"), dtype=a.dtype, device=a.device)
-            config = candidate.resolved(problem, sms(a.device))
-            guarded = not self.job.wrong_results
-            prepared = prepare(self.job.find(candidate.variant), a, b, out, config, guarded=guarded)
+            prepared = self._prepared(candidate, problem, a, b, out)
             prepared.run()
             check = exact.check(out, roundings(prepared.variant.card, prepared.schedule))
         except Exception as error:
             return Row(shape, index, self._status(error), note=_one_line(error))
         status = "ok" if self._right(check) else "incorrect"
-        row = Row(shape, index, status, (), check.error, prepared.relies_on_dispatch_order)
+        note = launch_label(prepared.variant, prepared.config) if candidate.variant == CHOSEN else ""
+        row = Row(shape, index, status, (), check.error, prepared.relies_on_dispatch_order, note)
         if self.stopwatch is None or (status != "ok" and not self.job.wrong_results):
             return row
         return self._ready(row, prepared.run, prepared)
+
+    def _prepared(
+        self, candidate: Candidate, problem: Problem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
+    ) -> Prepared:
+        if candidate.variant == CHOSEN:
+            return choose(a, b, out)
+        config = candidate.resolved(problem, sms(a.device))
+        return prepare(self.job.find(candidate.variant), a, b, out, config, guarded=not self.job.wrong_results)
 
     def _ready(self, row: Row, call: Callable[[], object], prepared: Prepared | None) -> Ready:
         assert self.stopwatch is not None

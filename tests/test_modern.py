@@ -86,6 +86,29 @@ def test_the_shape_of_a_published_fault(device: str) -> None:
     assert reference(a, b).check(run(a, b).out).ok
 
 
+@pytest.mark.parametrize("programs", [3, 16])
+@pytest.mark.parametrize("layout", ["row", "a_transposed", "b_transposed", "both_transposed", "strided"])
+@pytest.mark.parametrize("shape", [(72, 40, 136), (128, 64, 264), (8, 200, 8)])
+def test_loads_by_the_tma(shape: tuple[int, int, int], layout: str, programs: int, device: str) -> None:
+    a, b = make_inputs(Problem(*shape, layout=layout), device=device)
+    config = small(programs, tma=True, block=(64, 64, 64))
+    prepared = run(a, b, config)
+    assert prepared.record()[0].options["TMA"]
+    assert reference(a, b).check(prepared.out).ok
+    out = torch.full((shape[1], shape[0]), torch.nan, dtype=a.dtype, device=device).t()
+    prepare(V09, a, b, out, config).run()
+    assert torch.equal(out, prepared.out)
+
+
+def test_the_tma_refuses_what_it_cannot_address(device: str) -> None:
+    a, b = make_inputs(Problem(72, 40, 136), device=device)
+    with pytest.raises(UnsupportedProblem, match="A has strides"):
+        prepare(V09, a[:, 1:], b[1:], config=small(tma=True))
+    with pytest.raises(UnsupportedProblem, match="no choice"):
+        prepare(variants.get("v04"), a, b, config=Config(tma=True))
+    assert torch.equal(run(a[:, :0], b[:0], small(tma=True)).out, torch.zeros(72, 40, dtype=a.dtype, device=device))
+
+
 def test_c_may_have_any_strides_too(device: str) -> None:
     a, b = make_inputs(Problem(40, 72, 64), values="integers", device=device)
     for out in (

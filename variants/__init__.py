@@ -11,11 +11,12 @@ import importlib
 import pkgutil
 import re
 from functools import lru_cache
+from typing import Any
 
 import torch
 
 from common.errors import UnknownVariant, nearest
-from common.launcher import Variant, sms
+from common.launcher import Variant
 
 _BASELINES = ("tile_order", "data_parallel", "split_k", "torch_matmul")
 
@@ -77,13 +78,11 @@ def get(name: str) -> Variant:
     return _load(resolve(name))
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """A (M, K) times B (K, N), float16, by the faster of the zoo's two regimes.
+def matmul(a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
+    """A (M, K) times B (K, N), or batches of them, by the kernel that a model expects to be fastest.
 
-    The tile matmul where its tiles fill the GPU, v04's Stream-K split where they do not. Dimensions must be multiples
-    of 128, 128 and 32. Raises UnsupportedProblem before anything is launched.
+    Options: `bias`, `activation`, `out`, `precision`, `allow_fallback`; `variants.choice.matmul` explains them.
     """
-    tile_matmul = get("data_parallel")
-    block_m, block_n, _ = tile_matmul.card.default.block
-    tiles = (a.shape[0] // block_m) * (b.shape[-1] // block_n) if a.dim() == 2 and b.dim() == 2 else 0
-    return (tile_matmul if tiles >= sms(a.device) else get("v04")).matmul(a, b, out)
+    from variants.choice import matmul as chosen
+
+    return chosen(a, b, **options)

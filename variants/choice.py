@@ -1,0 +1,350 @@
+"""`matmul`: which kernel, tile, split and number of programs a problem gets, by a model of their times.
+
+Nothing is timed per shape. The model's constants are data (`costs.json`, written by `python -m experiments fit` from
+committed measurements of shapes that no result is reported on). What was chosen is kept, so that the next call of the
+same kind costs the host little more than the launch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import variants
+from common import cost
+from common.card import Config, Precision
+from common.cost import Constants, Work
+from common.decomposition import WaveSchedule
+from common.errors import NoDevice, UnsupportedProblem
+from common.interpreter import interpreting
+from common.launcher import OUTPUTS, Prepared, Variant, architecture, plan, prepare, sms
+from common.problem import Problem
+from common.quick import QuickLaunch
+
+COSTS = Path(__file__).parent / "costs.json"
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32)
+"""K ranges of a shared tile that are considered."""
+MOST_KEPT = 8192
+"""Choices kept; when there are more, all are forgotten and made again."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kernel with one tile: `config` without programs and split, programs an SM, and what is known of its time."""
+
+    variant: str
+    config: Config
+    programs_per_sm: int
+    constants: Constants
+
+    def fits(self, arch: str, shared_memory: int) -> bool:
+        """Whether a GPU of this architecture, with so many bytes of shared memory a program, can run it.
+
+        BLOCK_K is that of operands of 2 bytes; others have their own, of as many bytes.
+        """
+        wanted = variants.get(self.variant).card.contract.architectures
+        block_m, block_n, block_k = self.config.block
+        stages = (block_m + block_n) * block_k * 2 * self.config.num_stages
+        return (not wanted or arch in wanted) and stages <= shared_memory
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A candidate with the time that the model expects, in microseconds."""
+
+    variant: Variant
+    config: Config
+    expected_us: float
+
+
+def launch_label(variant: Variant, config: Config) -> str:
+    """Variant, block, warps, stages, programs and K ranges in few letters."""
+    return f"{variant.name[:3]} {config.label()} P{config.programs} S{config.split}"
+
+
+def costs_hash() -> str:
+    """First 12 hex digits of the SHA-256 of all that decides a choice: this file, the formula and its constants."""
+    parts = (Path(__file__), Path(cost.__file__), COSTS)
+    return hashlib.sha256(b"".join(path.read_bytes() for path in parts)).hexdigest()[:12]
+
+
+@lru_cache
+def families() -> tuple[Family, ...]:
+    """The candidates of the data file."""
+    data = json.loads(COSTS.read_text())
+    found = []
+    for entry in data["families"]:
+        changes = entry["config"] | {"block": tuple(entry["config"]["block"])}
+        config = variants.get(entry["variant"]).card.default.replace(**changes)
+        constants = Constants(**entry["constants"])
+        found.append(Family(entry["variant"], config, entry["programs_per_sm"], constants))
+    return tuple(found)
+
+
+def ranked(
+    problem: Problem, sm_count: int, arch: str, shared_memory: int, precision: Precision = "ieee"
+) -> list[Choice]:
+    """Every candidate that the GPU can run, soonest first."""
+    found, works, constants = [], [], []
+    for family, split in itertools.product(families(), SPLITS):
+        config = _for_dtype(family.config, problem, precision)
+        if not family.fits(arch, shared_memory):
+            continue
+        config = config.replace(programs=family.programs_per_sm * sm_count, split=split)
+        variant = variants.get(family.variant)
+        schedule = plan(variant.card, problem.m, problem.n, problem.k, config, sm_count)
+        if not isinstance(schedule, WaveSchedule) or schedule.split != split:
+            continue
+        found.append((variant, config))
+        works.append(Work.of(problem, config.block, schedule))
+        constants.append([getattr(family.constants, name) for name in cost.NAMES])
+    times = cost.predict(np.array(constants).T, cost.table(works)) if found else np.empty(0)
+    order = np.argsort(times, kind="stable")
+    return [Choice(*found[i], float(times[i])) for i in order]
+
+
+def _for_dtype(config: Config, problem: Problem, precision: Precision) -> Config:
+    """BLOCK_K keeps its bytes, which shared memory and its rows are made for."""
+    block_m, block_n, block_k = config.block
+    scaled = max(16, block_k * 2 // problem.torch_dtype.itemsize)
+    return config.replace(block=(block_m, block_n, scaled), precision=precision)
+
+
+def choose(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    precision: Precision = "ieee",
+) -> Prepared:
+    """The launch of the candidate that the model expects to end soonest among those that take these tensors.
+
+    Nothing is launched. Raises UnsupportedProblem with the portable kernel's reason where none takes them, NoDevice for
+    tensors on the CPU.
+    """
+    if a.device.type != "cuda" and not interpreting():
+        raise NoDevice(
+            f"A is on {a.device}: the kernels need an NVIDIA GPU. Move the tensors there, or ask for "
+            "allow_fallback=True, which calls torch.matmul"
+        )
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise UnsupportedProblem(f"A {tuple(a.shape)} and B {tuple(b.shape)}: (M, K) and (K, N) are needed")
+    refused = None
+    for choice in _candidates(a, b, precision):
+        try:
+            return prepare(choice.variant, a, b, out, choice.config, bias=bias, activation=activation)
+        except UnsupportedProblem as error:
+            if refused is None or choice.variant.name == PORTABLE:
+                refused = error
+    raise refused or UnsupportedProblem(f"no kernel takes {a.dtype} on this GPU")
+
+
+PORTABLE = "v09_whole_waves"
+
+
+def _candidates(a: torch.Tensor, b: torch.Tensor, precision: Precision) -> list[Choice]:
+    """One choice a kernel and tile, soonest first; the card's own config where the model has nothing to say."""
+    dtype = str(a.dtype).removeprefix("torch.")
+    problem = Problem(a.shape[0], b.shape[1], a.shape[1], dtype=dtype)
+    portable = variants.get(PORTABLE)
+    default = _for_dtype(portable.card.default, problem, precision)
+    fallback = [Choice(portable, default, float("inf"))]
+    if not problem.flops or interpreting():
+        return fallback
+    exact_fp32 = a.dtype == torch.float32 and precision == "ieee"
+    if exact_fp32:  # no tensor cores: a smaller tile keeps the accumulator and both operands in registers
+        return [Choice(portable, default.replace(block=(64, 64, 16), num_warps=4, num_stages=3), float("inf"))]
+    shared = torch.cuda.get_device_properties(a.device).shared_memory_per_block_optin
+    best: dict[Any, Choice] = {}
+    for choice in ranked(problem, sms(a.device), architecture(a.device), shared, precision):
+        best.setdefault((choice.variant.name, choice.config.block), choice)
+    small = default.replace(block=(64, 64, default.block[2]), num_warps=4, num_stages=3)
+    return [*best.values(), Choice(portable, small, float("inf"))]
+
+
+Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None], torch.Tensor]
+_kept: dict[tuple[Any, ...], Call] = {}
+
+
+def _product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    precision: Precision,
+) -> torch.Tensor:
+    """A (M, K) times B (K, N), as chosen before where such a call was made before."""
+    key = (
+        a.shape, a.stride(), a.dtype, a.get_device(), a.data_ptr() % 16,
+        b.shape, b.stride(), b.dtype, b.get_device(), b.data_ptr() % 16,
+        _described(out), _described(bias), activation, precision,
+    )  # fmt: skip
+    call = _kept.get(key)
+    if call is None:
+        prepared = choose(a, b, out, bias=bias, activation=activation, precision=precision)
+        if len(_kept) >= MOST_KEPT:
+            _kept.clear()
+        call = _kept[key] = _repeated(prepared)
+    return call(a, b, out, bias)
+
+
+def _described(x: torch.Tensor | None) -> tuple[Any, ...] | None:
+    return None if x is None else (x.shape, x.stride(), x.dtype, x.get_device(), x.data_ptr() % 16)
+
+
+def _repeated(prepared: Prepared) -> Call:
+    """The launch as a function of its tensors: the short way where there is one."""
+    if prepared.out.numel() and prepared.a.shape[1] and not interpreting():
+        try:
+            return _short_way(QuickLaunch(prepared), tuple(prepared.out.shape), prepared.out.dtype, prepared.a.device)
+        except (AttributeError, TypeError, RuntimeError):
+            pass  # another Triton's launcher, or a kernel that needs more of it than the short way gives
+    return functools.partial(_long_way, prepared.variant, prepared.config, prepared.activation)
+
+
+def _short_way(quick: QuickLaunch, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Call:
+    index = device.index
+
+    def call(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
+        if out is None:
+            out = torch.empty(shape, dtype=dtype, device=device)
+        if index == torch.cuda.current_device():
+            quick(a, b, out, bias)
+        else:
+            with torch.cuda.device(index):
+                quick(a, b, out, bias)
+        return out
+
+    return call
+
+
+def _long_way(
+    variant: Variant,
+    config: Config,
+    activation: str | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    prepared = prepare(variant, a, b, out, config, bias=bias, activation=activation)
+    prepared.run()
+    return prepared.out
+
+
+class _Linear(torch.autograd.Function):
+    """A @ B + bias with the products of its gradients made by the same kernels."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, precision: Precision) -> Any:
+        ctx.save_for_backward(a, b)
+        ctx.precision, ctx.has_bias = precision, bias is not None
+        return _product(a, b, None, bias, None, precision)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        a, b = ctx.saved_tensors
+        options = {"precision": ctx.precision}
+        for_a = matmul(gradient, b.t(), **options) if ctx.needs_input_grad[0] else None
+        for_b = matmul(a.t(), gradient, **options) if ctx.needs_input_grad[1] else None
+        for_bias = gradient.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
+        return for_a, for_b, for_bias, None
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    out: torch.Tensor | None = None,
+    precision: Precision = "ieee",
+    allow_fallback: bool = False,
+) -> torch.Tensor:
+    """A (M, K) or (batch, M, K) times B (K, N) or (batch, K, N), by the kernel that a model expects to be fastest.
+
+    Any sizes and strides. fp16, bf16 and fp32 give their own dtype, int8 gives int32, fp8 gives fp16. `bias`: (N,) of
+    C's dtype, added to every row; `activation`: relu, gelu or silu, applied after it. `precision`: "tf32" rounds fp32
+    operands. `out`: C, written in place and returned. Differentiable in A, B and bias. The same call gives the same
+    bits. Raises NoDevice for tensors on the CPU and UnsupportedProblem for what no kernel takes, before anything is
+    launched; with `allow_fallback` torch.matmul answers instead.
+    """
+    differentiable = torch.is_grad_enabled() and (
+        a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
+    )
+    try:
+        if differentiable and out is not None:
+            raise UnsupportedProblem("out= and gradients do not go together: leave out= out, or use torch.no_grad()")
+        if a.dim() != 2 or b.dim() != 2:
+            return _batched(a, b, bias, activation, out, precision)
+        if not differentiable:
+            return _product(a, b, out, bias, activation, precision)
+        c = _Linear.apply(a, b, bias, precision)
+    except (UnsupportedProblem, NoDevice):
+        if not allow_fallback or (differentiable and out is not None):
+            raise
+        return _library(a, b, bias, activation, out)
+    return _activated(c, activation)
+
+
+def _activated(c: torch.Tensor, activation: str | None) -> torch.Tensor:
+    return getattr(torch.nn.functional, activation)(c) if activation else c
+
+
+def _batched(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    out: torch.Tensor | None,
+    precision: Precision,
+) -> torch.Tensor:
+    """One launch a batch, or a single one where B is shared and A's batches lie one after another."""
+    if not (a.dim() in (2, 3) and b.dim() in (2, 3)) or a.shape[-1] != b.shape[-2]:
+        raise UnsupportedProblem(f"A {tuple(a.shape)} and B {tuple(b.shape)}: matrices, or batches of them, are needed")
+    sizes = {x.shape[0] for x in (a, b) if x.dim() == 3 and x.shape[0] != 1}
+    if len(sizes) > 1:
+        raise UnsupportedProblem(f"A {tuple(a.shape)} and B {tuple(b.shape)}: batches of one size, or of 1, are needed")
+    batch = sizes.pop() if sizes else 1
+    shape = (batch, a.shape[-2], b.shape[-1])
+    options: dict[str, Any] = {"bias": bias, "activation": activation, "precision": precision}
+    if out is not None and tuple(out.shape) != shape:
+        raise UnsupportedProblem(f"out is {tuple(out.shape)}; needed: {shape}")
+    if b.dim() == 2 and a.is_contiguous() and (out is None or out.is_contiguous()):
+        flat = None if out is None else out.view(-1, shape[2])
+        return matmul(a.view(-1, a.shape[-1]), b, out=flat, **options).view(shape)
+    left = a.expand(batch, *a.shape[-2:])
+    right = b.expand(batch, *b.shape[-2:])
+    if out is None and torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (a, b, bias)):
+        return torch.stack([matmul(x, y, **options) for x, y in zip(left, right, strict=True)])
+    if out is None:
+        out = torch.empty(shape, dtype=OUTPUTS.get(a.dtype, a.dtype), device=a.device)
+    for x, y, c in zip(left, right, out, strict=True):
+        matmul(x, y, out=c, **options)
+    return out
+
+
+def _library(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    """The same by torch.matmul."""
+    c = torch.matmul(a, b)
+    c = _activated(c if bias is None else c + bias, activation)
+    return c if out is None else out.copy_(c)
