@@ -44,6 +44,8 @@ for name in sys.argv[1:]:
             found[-1]["tma"] = len(re.findall(r"cp\\.async\\.bulk\\.tensor\\.2d\\.shared", ptx))
             found[-1]["partials"] = len(re.findall(r"ld\\.(?:global\\.cg|shared::cluster)\\.v[24]", ptx))
             found[-1]["split"] = config.split
+            found[-1]["prefetched"] = re.findall(r"prefetch\\.param\\.tensormap \\[\\w+_param_(\\d+)\\]", ptx)
+            found[-1]["loaded"] = re.findall(r"\\.param \\.align 64 \\.b8 \\w+_param_(\\d+)\\[128\\]", ptx)
 print(json.dumps(found))
 """
 
@@ -71,6 +73,11 @@ def test_each_config_compiles_for_sm_90_with_wgmma_and_tma_and_no_local_memory(c
         # A thread reads the partial sums, from L2 or from the cluster's shared memory, in vectors.
         vectors = block_m * block_n // (kernel["warps"] * 32) // 4
         assert kernel["partials"] in ((0,) if kernel["split"] == 1 else (vectors, 2 * vectors)), kernel
+
+
+def test_the_descriptors_that_are_prefetched_are_those_of_a_and_b(compiled: list[dict]) -> None:
+    found = [kernel for kernel in compiled if kernel["variant"].startswith("v13")]
+    assert found and all(kernel["prefetched"] == kernel["loaded"] and len(kernel["loaded"]) == 2 for kernel in found)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

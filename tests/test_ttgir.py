@@ -68,6 +68,7 @@ CASES = [
     ("v11", config("v11", 1, 3)),
     ("v11", config("v11", 2, 2)),
     ("v11", config("v11", 4, 3)),
+    ("v13", config("v13", 2, 3)),
 ]
 LABELS = [f"{name} {c.num_stages} stages split {c.split}" for name, c in CASES]
 SIZES = (200, 264, 712)

@@ -24,7 +24,6 @@ CARD = Card(
     idea="one warp loads by TMA, four or eight multiply by wgmma; a ring of stages in shared memory between them; tiles are stored by TMA",
     position="beyond the thread",
     parent="v09",
-    
     language="gluon",
     twin="v09",
     decomposition="whole_waves",

@@ -25,8 +25,8 @@ CARD = Card(
     idea="tiles are cut into slabs of K, and every program does the same number of slabs in a row, of two tiles or more",
     position="beyond the thread",
     parent="v10",
-    
     language="gluon",
+    twin="v09",
     decomposition="even_slabs",
     fix_up="v10's: fp32 partial sums in register order; a counter a tile; the last peer to arrive adds them in the order of K, stores C and resets the counter",
     kernels=("persistent_tiles",),
