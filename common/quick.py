@@ -16,11 +16,17 @@ import torch
 import triton
 
 from common import workspace
+from common.errors import UnsupportedProblem
 from common.launcher import KernelCall, Launch, Prepared
 
 MOST_DESCRIPTORS = 256
 """Encoded descriptors kept for one operand; allocators come back to the same addresses."""
-OPERANDS = ("a", "b", "c", "bias", "partials", "counters")
+OPERANDS = ("a", "b", "c", "partials", "counters")
+
+
+def active_driver() -> Any:
+    """Triton's driver for the GPU in use."""
+    return triton.runtime.driver.active
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class QuickKernel:
         launcher = compiled.run
         if launcher.global_scratch_size or launcher.profile_scratch_size:
             raise RuntimeError(f"{call.name} needs scratch memory of the launcher's: launch it through Triton")
-        self._launch = triton.runtime.driver.active.utils.launch
+        self._launch = active_driver().utils.launch
         self._head = (call.programs, 1, 1)
         self._middle = (
             compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl, compiled.packed_metadata,
@@ -110,6 +116,9 @@ class QuickLaunch:
     """A prepared launch for tensors of the same shapes, strides, dtypes, device and alignment (see `fits`)."""
 
     def __init__(self, prepared: Prepared) -> None:
+        """Compile, load and lay out. Raises UnsupportedProblem for a launch with a bias."""
+        if prepared.bias is not None:
+            raise UnsupportedProblem(f"{prepared.variant.name}: a launch with a bias is not repeated: launch it anew")
         task = prepared.task()
         # Three objects, also where the caller multiplies a tensor by itself: arguments are told apart by identity.
         task.a, task.b, task.c = task.a.detach(), task.b.detach(), task.c.detach()
@@ -121,7 +130,7 @@ class QuickLaunch:
         self._partials_dtype = task.partials.dtype if task.partials is not None else torch.float32
         self._device = prepared.a.device
         self._index = prepared.a.device.index or 0
-        self._stream_of = triton.runtime.driver.active.get_current_stream
+        self._stream_of = active_driver().get_current_stream
         self._alignment = _misaligned(prepared.a, prepared.b, prepared.out)
 
     def fits(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
