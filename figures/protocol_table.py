@@ -17,7 +17,7 @@ def render(results: Path) -> str:
     """The table in Markdown and, below it, how it was decided and what stress on a GPU found."""
     found = documents.newest(results, "protocols")
     lines = [NOT_EXPLORED] if found is None else _table(found)
-    notes = [_long_run(results, name) for name in LONG_RUNS]
+    notes = [_mutants(results), *(_long_run(results, name) for name in LONG_RUNS)]
     return "\n".join([*lines, "", *(f"- {note}." for note in [*notes, _stress(results)])]) + "\n"
 
 
@@ -34,6 +34,16 @@ def _table(found: documents.Document) -> list[str]:
     wrong = [record["variant"] for record in found.records if record["disagreements"]]
     agrees = f"The cards of {', '.join(wrong)} say something else." if wrong else "Every card says the same."
     return [*("| " + " | ".join(row) + " |" for row in rows), "", f"Decided by {origin}. {agrees}"]
+
+
+def _mutants(results: Path) -> str:
+    """Kinds of faults put into variants on purpose, `tests/mutants.py`."""
+    found = documents.newest(results, "mutants")
+    if found is None:
+        return "Mutants: not explored yet"
+    most = max(record["schedules"] for record in found.records)
+    each = f"{len(found.records)} mutants with a published kind of fault each"
+    return f"{each}, all caught, the slowest in {most} schedules (`{found.id}`)"
 
 
 def _long_run(results: Path, name: str) -> str:

@@ -1,0 +1,355 @@
+"""What the explorer says of the zoo: mutants are caught, cards and guards agree with it, no alarm is false."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton
+from packaging.version import Version
+
+import variants
+from common import documents, interpreter, protocols, schedules
+from common.errors import NotCoResident, UnsupportedProblem
+from common.launcher import prepare
+from common.machine import Machine, Rules
+from common.memory_model import READINGS
+from common.problem import Problem, make_inputs
+from common.protocols import MOST_STATES, SHARED_BY_FOUR, SHARED_BY_TWO, TWO_KERNELS, Properties, Small, small_config
+from common.scenario import BLOCK, Setup, build, explorable
+from tests.mutants import MOST_SCHEDULES, MUTANTS, Mutant
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "experiments" / "results"
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here, not interpreted")
+EXPLORABLE = [name for name in variants.all_names() if explorable(variants.get(name).card)]
+LAST_WAITS_FOR_ALL = ["v06", "v07", "v08"]
+
+
+def machine_of(name: str, small: Small, rules: Rules, setup: Setup = Setup()) -> tuple[Machine, list[Any]]:  # noqa: B008
+    v = variants.get(name)
+    scenario = build(v, small.problem, small_config(v.card, small), setup)
+    return scenario.machine(rules), scenario.kernels
+
+
+# Mutants
+
+
+@interpreted
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_caught_and_its_control_is_clean(mutant: Mutant) -> None:
+    assert mutant.caught() <= MOST_SCHEDULES
+    control = mutant.explore(100, mutated=False)
+    assert control.schedules == 100
+    assert control.findings == []
+
+
+def test_every_mutant_has_a_committed_number_of_schedules() -> None:
+    found = documents.newest(RESULTS, "mutants")
+    assert found is not None
+    assert [record["mutant"] for record in found.records] == [mutant.name for mutant in MUTANTS]
+    assert all(1 <= record["schedules"] <= MOST_SCHEDULES for record in found.records)
+
+
+# Cards
+
+
+def test_every_card_says_what_the_committed_exploration_found() -> None:
+    found = documents.newest(RESULTS, "protocols")
+    assert found is not None
+    assert [record["variant"] for record in found.records] == EXPLORABLE
+    for record in found.records:
+        v = variants.get(record["variant"])
+        properties = Properties(**{name: value for name, value in record.items() if name != "disagreements"})
+        assert record["kernel_hash"] == protocols.kernel_hash(v), f"{v.name} has changed: make explore EXPLORE_ARGS=…"
+        assert protocols.disagreements(v.card, properties) == record["disagreements"] == []
+
+
+@interpreted
+@pytest.mark.parametrize("name", ["v04", "v06"])
+def test_exploring_again_finds_what_was_committed(name: str) -> None:
+    v = variants.get(name)
+    again = protocols.examine(v, schedules_each=60)
+    committed = documents.newest(RESULTS, "protocols").select(variant=v.name)[0]
+    counted = ("schedules", "states", "triton")
+    assert {key: value for key, value in again.as_dict().items() if key not in counted} == {
+        key: value for key, value in committed.items() if key not in (*counted, "disagreements")
+    }
+
+
+def test_a_card_that_says_something_else_is_told() -> None:
+    record = documents.newest(RESULTS, "protocols").select(variant="v06_two_state_lock")[0]
+    properties = Properties(**{name: value for name, value in record.items() if name != "disagreements"})
+    card = variants.get("v06").card
+    for changes, word in [
+        ({"waits_for": "lower"}, "waits for"),
+        ({"waits_for": "none"}, "needs co-residency"),
+        ({"zeroed_output": True}, "C must be zeroed"),
+        ({"defects": ()}, "races as written"),
+        ({"lock_lifetime": "left at 2"}, "value that locks are left at"),
+    ]:
+        assert any(word in line for line in protocols.disagreements(replace(card, **changes), properties))
+
+
+@interpreted
+@pytest.mark.parametrize("name", ["v04", "data_parallel"])
+def test_no_alarm_on_a_variant_without_locks(name: str) -> None:
+    machine, kernels = machine_of(name, SHARED_BY_TWO, Rules(READINGS["source"]))
+    with interpreter.exploring(kernels):
+        found = schedules.explore(machine, 2000, seed=1_000_000)
+    assert found.schedules == 2000 and found.findings == []
+
+
+@interpreted
+def test_a_thousand_schedules_take_less_than_a_minute() -> None:
+    machine, kernels = machine_of("v06", SHARED_BY_TWO, Rules(READINGS["source"]))
+    began = time.perf_counter()
+    with interpreter.exploring(kernels):
+        assert schedules.explore(machine, 1000).schedules == 1000
+    assert time.perf_counter() - began < 60
+
+
+# The guard
+
+
+def small_problems() -> list[Small]:
+    return [
+        Small((BLOCK * tiles, BLOCK, BLOCK * iterations), programs, programs)
+        for tiles in (1, 2)
+        for iterations in (1, 2, 3)
+        for programs in (1, 2, 3, 4)
+    ]
+
+
+def refused(name: str, small: Small, residents: int) -> tuple[bool, int]:
+    """Whether the launcher's guard refuses the problem where so many programs are resident; its most peers."""
+    v = variants.get(name)
+    a, b = make_inputs(Problem(*small.problem))
+    config = small_config(v.card, small).replace(block=(BLOCK, BLOCK, BLOCK))
+    peers = prepare(v, a, b, config=config).schedule.max_peers
+    try:
+        prepare(v, a, b, config=config, max_programs=residents)
+    except NotCoResident as error:
+        assert f"{peers} programs share a tile" in str(error) and f"{residents} programs are resident" in str(error)
+        return True, peers
+    return False, peers
+
+
+def hangs(machine: Machine, residents: int) -> bool:
+    machine.rules = Rules(READINGS["source"], residents, late_stores=False, races=False)
+    found = schedules.exhaust(machine, MOST_STATES, stop=lambda found: "deadlock" in found.kinds)
+    assert found.complete or "deadlock" in found.kinds
+    return "deadlock" in found.kinds
+
+
+@interpreted
+@pytest.mark.parametrize("name", [*LAST_WAITS_FOR_ALL, "v02", "v05"])
+def test_the_guard_refuses_exactly_what_can_hang(name: str) -> None:
+    seen = set()
+    for small in small_problems():
+        machine, kernels = machine_of(name, small, Rules(READINGS["source"], late_stores=False, races=False))
+        with interpreter.exploring(kernels):
+            for residents in range(1, small.programs + 1):
+                hung, (no, peers) = hangs(machine, residents), refused(name, small, residents)
+                if name == "v02":
+                    # Its owner waits for one peer after the other, and none of them waits before its signal.
+                    assert hung == (residents == 1 and peers > 1), (small, residents)
+                    assert no >= hung
+                elif name == "v05":
+                    assert not hung and not no
+                else:
+                    assert hung == no == (peers > residents), (small, residents)
+                seen.add((hung, no))
+    assert seen == {"v02": {(False, False), (True, True), (False, True)}, "v05": {(False, False)}}.get(
+        name, {(False, False), (True, True)}
+    )
+
+
+@interpreted
+@pytest.mark.parametrize(("residents", "hung"), [(4, False), (3, True)])
+def test_in_another_order_of_dispatch_every_program_must_be_resident(residents: int, hung: bool) -> None:
+    rules = Rules(READINGS["source"], residents, "any", late_stores=False, races=False)
+    machine, kernels = machine_of("v06", SHARED_BY_FOUR, rules)
+    with interpreter.exploring(kernels):
+        assert ("deadlock" in schedules.exhaust(machine).kinds) == hung
+
+
+# The explorer itself, on real kernels
+
+
+@interpreted
+@pytest.mark.parametrize("name", ["v02", "v05", "v07"])
+def test_remembered_programs_do_what_fresh_ones_do(name: str) -> None:
+    rules = Rules(READINGS["source"])
+    shared, kernels = machine_of(name, SHARED_BY_TWO, rules)
+    with interpreter.exploring(kernels):
+        schedules.explore(shared, 100)
+        before = shared.interpreter_runs
+        for seed in (3, 77):
+            known = schedules.run(shared, lambda seed=seed: schedules.random_chooser(seed))
+            fresh_machine, _ = machine_of(name, SHARED_BY_TWO, rules)
+            fresh = schedules.run(fresh_machine, lambda seed=seed: schedules.random_chooser(seed))
+            assert known.actions == fresh.actions
+            assert {(f.kind, f.places) for f in known.findings} == {(f.kind, f.places) for f in fresh.findings}
+        assert shared.interpreter_runs == before
+
+
+@interpreted
+@pytest.mark.parametrize(("name", "small"), [("v04", SHARED_BY_TWO), ("v08", SHARED_BY_FOUR), ("v09", TWO_KERNELS)])
+def test_one_program_after_the_other_gives_the_interpreters_own_bits(name: str, small: Small) -> None:
+    v = variants.get(name)
+    setup = Setup(inputs="normal", seed=11)
+    machine, kernels = machine_of(name, small, Rules(READINGS["source"], dispatch="any", late_stores=False), setup)
+    descending = v.card.waits_for == "higher"
+
+    def choose(actions: list[Any]) -> Any:
+        return max(actions) if descending else min(actions)
+
+    with interpreter.exploring(kernels):
+        outcome = schedules.run(machine, lambda: choose)
+        state = machine.start()
+        for action in outcome.actions:
+            machine.act(state, action)
+        found = machine.division.content(next(b for b in machine.buffers if b.name == "c"), state.values)
+    a, b = make_inputs(Problem(*small.problem), seed=11)
+    config = small_config(v.card, small).replace(block=(BLOCK, BLOCK, BLOCK))
+    wanted = v.matmul(a, b, **{f: getattr(config, f) for f in ("programs", "split", "block", "order")})
+    assert np.array_equal(found.view(np.uint16), wanted.numpy().ravel().view(np.uint16))
+
+
+@interpreted
+def test_v03_reads_outside_from_the_third_tile_on() -> None:
+    small = Small((2 * BLOCK, 5 * BLOCK, 3 * BLOCK), programs=6, peers=2)
+    with pytest.raises(UnsupportedProblem, match="spans 3 tiles"):
+        machine_of("v03", small, Rules(READINGS["source"]))
+    machine, kernels = machine_of("v03", small, Rules(READINGS["source"]), Setup(guarded=False))
+    with interpreter.exploring(kernels):
+        assert schedules.explore(machine, 3).kinds & {"out of bounds", "wrong result"}
+
+
+def test_a_kernel_that_cannot_be_interpreted_names_its_twin() -> None:
+    with pytest.raises(UnsupportedProblem, match="its fix-up is that of v09"):
+        machine_of("v10", SHARED_BY_TWO, Rules(READINGS["source"]))
+    with pytest.raises(UnsupportedProblem, match="no kernel"):
+        machine_of("torch_matmul", SHARED_BY_TWO, Rules(READINGS["source"]))
+
+
+# Twins and compilers
+
+
+def fix_up(name: str, function: str) -> list[tuple[str, ...]]:
+    """The accesses of a kernel to partial sums and counters, and its barriers, in the order of the source."""
+    tree = ast.parse(variants.get(name).source)
+    body = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    found = []
+    calls = [node for node in ast.walk(body) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+        what = call.func.attr
+        where = ast.unparse(call.args[0]).split()[0].split("+")[0] if call.args else ""
+        orders = tuple(f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords if k.arg in ("sem", "scope"))
+        if what in ("barrier", "debug_barrier"):
+            found.append(("barrier",))
+        elif what in ("store", "load", "atomic_add", "atomic_xchg", "atomic_cas") and where in ("slot", "counters_ptr"):
+            found.append((what, where, *orders))
+    return found
+
+
+@pytest.mark.parametrize("name", [n for n in variants.all_names() if variants.get(n).card.twin])
+def test_a_gluon_kernel_has_its_twins_fix_up(name: str) -> None:
+    twin = fix_up(variants.get(name).card.twin, "persistent_tiles")
+    assert twin == [
+        ("store", "slot"),
+        ("barrier",),
+        ("atomic_add", "counters_ptr", "sem='acq_rel'", "scope='gpu'"),
+        ("load", "slot"),
+        ("store", "counters_ptr"),
+    ]
+    assert fix_up(name, "multiply") == twin
+
+
+BARRIERS = """
+import json, re
+import variants
+from common.compilation import compile_variant
+
+found = {}
+for name in ("v06", "v07", "v08"):
+    v = variants.get(name)
+    config = v.card.default.replace(block=(64, 64, 32), num_warps=4, num_stages=2)
+    kernel = next(k for k in compile_variant(v, "sm_90", config) if k.kernel == "first_wave")
+    seen, between = False, []
+    for line in kernel.asm["ptx"].splitlines():
+        if re.search(r"st\\.global\\.v\\d", line):
+            seen, barrier = True, False
+        elif "bar.sync" in line:
+            barrier = True
+        elif seen and re.search(r"atom\\.global.*exch|st\\.global\\.b32", line):
+            between.append(barrier)
+            seen = False
+    found[name] = sorted(set(between))
+print(json.dumps(found))
+"""
+
+
+def test_the_installed_triton_compiles_the_barriers_of_its_reading() -> None:
+    version = Version(triton.__version__)
+    reading = READINGS.get(f"triton-{version.major}.{version.minor}")
+    if reading is None:
+        pytest.skip(f"no reading for Triton {version}")
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-c", textwrap.dedent(BARRIERS)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"v06": [reading.before_scalar_atomic], "v07": [False], "v08": [reading.before_scalar_atomic]}
+
+
+# The command
+
+
+def run(*arguments: str, interpret: str = "1") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "variants", "explore", *arguments]
+    environment = os.environ | {"TRITON_INTERPRET": interpret}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+
+
+def test_the_command_reports_what_it_found_and_replays_it() -> None:
+    done = run("v06", "--schedules", "20", "--reading", "source", "--json")
+    assert done.returncode == 0, done.stderr
+    (report,) = json.loads(done.stdout)
+    finding = next(f for f in report["findings"] if f["kind"] == "race")
+    assert finding["known"] == "no_barrier_before_lock" and finding["schedule"] <= 20
+    again = run("v06", "--reading", "source", "--replay", finding["replay"], interpret="0")
+    assert f"race: {finding['message']}" in again.stdout
+
+
+def test_the_command_fails_on_what_no_card_names_and_shows_a_hang() -> None:
+    edge = run("v04", "--m", "24", "--programs", "3", "--unguarded", "--schedules", "3", "--reading", "source")
+    assert edge.returncode == 1 and "was added twice" in edge.stdout
+    hang = run("v06", "--residents", "1", "--unguarded", "--schedules", "2", "--reading", "triton-3.9")
+    assert hang.returncode == 0
+    assert "program 0 waits for locks[0] from program 1 (not dispatched)" in hang.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("v06", "--residents", "1"), "NotCoResident: v06"),
+        (("v06", "--reading", "gpu"), "choose source"),
+        (("v06", "--k", "512"), "at most 16 iterations"),
+    ],
+)
+def test_the_commands_faults_end_with_one_line(arguments: tuple[str, ...], message: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
