@@ -50,7 +50,8 @@ def lowered(name, config, problem):
     return backend.gluon_to_ttgir(module, {}, options, 90).str_nodebug()
 
 
-print(json.dumps([lowered(name, Config(**c), Problem(*p)) for name, c, p in json.load(sys.stdin)]))
+jobs = [(name, Config(**c | {"block": tuple(c["block"])}), Problem(*p)) for name, c, p in json.load(sys.stdin)]
+print(json.dumps([lowered(*job) for job in jobs]))
 """
 
 
