@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -166,3 +167,22 @@ class Card:
     def as_dict(self) -> dict[str, Any]:
         """The card as plain data, for `--json`."""
         return dataclasses.asdict(self) | {"needs_co_residency": self.needs_co_residency}
+
+
+def read_card(source: str) -> Card:
+    """The `CARD` of a variant's source text, without importing it: reading a card needs neither torch nor Triton.
+
+    Raises ValueError where the text has no card, or one that is made of more than this module's classes.
+    """
+    values = [
+        node.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and [t.id for t in node.targets if isinstance(t, ast.Name)] == ["CARD"]
+    ]
+    if len(values) != 1:
+        raise ValueError(f"a variant has one CARD, this source has {len(values)}")
+    made_of = {cls.__name__: cls for cls in (Card, Config, Contract, Defect)}
+    try:
+        return eval(compile(ast.Expression(values[0]), "CARD", "eval"), {"__builtins__": {}}, made_of)
+    except NameError as error:
+        raise ValueError(f"CARD is made of literals, Config, Contract and Defect alone: {error}") from None

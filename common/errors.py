@@ -31,7 +31,19 @@ class NoDevice(RuntimeError):
 
 
 class UnsupportedTriton(RuntimeError):
-    """The installed Triton is none of those whose interpreter the explorer knows."""
+    """The Triton that is installed or asked for is none of those that the project drives, or cannot be fetched."""
+
+
+OWN_ERRORS = (
+    UnsupportedProblem,
+    NotCoResident,
+    UnknownVariant,
+    InvalidExperiment,
+    WrongResult,
+    NoDevice,
+    UnsupportedTriton,
+)
+"""What ends a command line with one line and exit code 2."""
 
 
 def nearest(word: str, allowed: Iterable[str], count: int = 3) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ LEAST_BLOCKS_PER_SM = 16
 
 def device_limits(device: int | torch.device | None = None) -> Limits:
     """The limits of a CUDA device."""
+    import torch
+
     properties = torch.cuda.get_device_properties(device)
     capability = (properties.major, properties.minor)
     return Limits(

@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from common.architectures import architecture
-from common.compiled import Job
-from common.inspection import Inspection
-
 import variants
 from common import compiled as compiling
 from common import documents
+from common.architectures import architecture
+from common.compiled import Job
+from common.inspection import Inspection
 from experiments.claims import Claims, Key
 
 KIND = "compiled"
@@ -33,7 +32,7 @@ def _job(wanted: Key) -> Job:
 
 
 def measure(claims: Claims, out: Path) -> Path:
-    """Compile what the claims ask about and write the document. Raises MissingTriton where a version is missing."""
+    """Compile what the claims ask about and write the document. Raises UnsupportedTriton where a version is missing."""
     wanted = claims.kernels()
     made = compiling.inspect([_job(one) for one in wanted], _told)
     head = documents.header(source="offline compilation")

@@ -73,4 +73,4 @@ def test_compile_reads_registers_of_a_gpu_that_is_not_here() -> None:
         for kernel in kernels
         for arch in ("sm_86", "sm_90")
     }
-    assert all(0 < row["registers"] <= 255 and row["n_spills"] == row["local_bytes"] // 4 for row in rows)
+    assert all(0 < row["registers"] <= 255 and row["n_spills"] == row["stack_bytes"] // 4 for row in rows)

@@ -11,12 +11,15 @@ import importlib
 import pkgutil
 import re
 from functools import lru_cache
-from typing import Any
-
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from common.errors import UnknownVariant, nearest
-from common.launcher import Variant
+
+if TYPE_CHECKING:  # names, cards and sources are read without loading torch, which takes a second
+    import torch
+
+    from common.launcher import Variant
 
 _BASELINES = ("tile_order", "data_parallel", "split_k", "torch_matmul")
 
@@ -67,8 +70,16 @@ def resolve(name: str) -> str:
     raise UnknownVariant(f"no variant {name!r}; nearest: {nearest(wanted, all_names() + ablation_names())}")
 
 
+def source_path(name: str) -> Path:
+    """The source file of the variant with this name, number or part of a name. Raises UnknownVariant."""
+    full = resolve(name)
+    return Path(__path__[0], *(["ablations"] if full in ablation_names() else []), f"{full}.py")
+
+
 @lru_cache
 def _load(full: str) -> Variant:
+    from common.launcher import Variant
+
     package = "variants.ablations" if full in ablation_names() else "variants"
     return Variant(full, importlib.import_module(f"{package}.{full}"))
 

@@ -18,6 +18,8 @@ CARD = Card(
     decomposition="split_k",
     fix_up="atomic_add into zeroed C; a plain store when the split is 1",
     kernels=("split_tiles",),
+    changed=("split_tiles", "full_tiles"),
+    diff_budget=55,
     default=Config(block=(128, 128, 32), num_warps=4, num_stages=3, order="swizzled"),
     tile_orders=("swizzled", "linear"),
     zeroed_output=True,

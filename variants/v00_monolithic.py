@@ -18,8 +18,6 @@ CARD = Card(
     decomposition="always_two_tile",
     fix_up="store by a program that did the whole tile, else atomic_add into zeroed C",
     kernels=("monolithic",),
-    changed=("first_wave", "full_tiles", "monolithic"),
-    diff_budget=0,
     default=Config(block=(64, 64, 64), num_warps=4, num_stages=3),
     zeroed_output=True,
     claims=("C01", "C02", "C03", "C04", "C14", "C15"),

@@ -20,7 +20,7 @@ CARD = Card(
     fix_up="scratchpad slots and flags; the owner did the tile's first iteration and adds its peers in ascending order",
     kernels=("first_wave", "full_tiles"),
     changed=("first_wave", "mac_loop"),
-    diff_budget=120,
+    diff_budget=80,
     default=Config(block=(128, 128, 32), num_warps=4, num_stages=3, full_tiles_warps=4, full_tiles_stages=3),
     waits_for="higher",
     workspace=("partials", "flags"),

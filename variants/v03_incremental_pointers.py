@@ -19,7 +19,7 @@ CARD = Card(
     fix_up="store by a program that did the whole tile, else atomic_add into zeroed C",
     kernels=("first_wave", "full_tiles"),
     changed=("first_wave",),
-    diff_budget=60,
+    diff_budget=35,
     default=Config(block=(128, 128, 32), num_warps=16, num_stages=1, full_tiles_warps=4, full_tiles_stages=3),
     zeroed_output=True,
     contract=Contract(most_tiles=2),

@@ -19,7 +19,7 @@ CARD = Card(
     fix_up="store by a program that did the whole tile, else atomic_add into zeroed C",
     kernels=("first_wave", "full_tiles"),
     changed=("tile_coordinates", "first_wave", "mac_loop", "full_tiles"),
-    diff_budget=130,
+    diff_budget=105,
     default=Config(block=(128, 128, 32), num_warps=4, num_stages=3, full_tiles_warps=4, full_tiles_stages=3),
     tile_orders=("linear", "swizzled"),
     zeroed_output=True,

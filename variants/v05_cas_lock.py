@@ -19,7 +19,7 @@ CARD = Card(
     fix_up="first to arrive (compare-and-swap 0 to 1) stores and sets 2; the others spin until 2, then atomic_add",
     kernels=("first_wave", "full_tiles"),
     changed=("first_wave", "mac_loop"),
-    diff_budget=40,
+    diff_budget=15,
     default=Config(block=(128, 128, 32), num_warps=4, num_stages=3, full_tiles_warps=4, full_tiles_stages=3, order="swizzled"),
     tile_orders=("swizzled", "linear"),
     waits_for="any",

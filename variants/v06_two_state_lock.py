@@ -19,7 +19,7 @@ CARD = Card(
     fix_up="the peer with the last iteration stores and exchanges the lock to 1; the others spin on it, then atomic_add",
     kernels=("first_wave", "full_tiles"),
     changed=("mac_loop",),
-    diff_budget=40,
+    diff_budget=20,
     default=Config(block=(128, 256, 64), num_warps=8, num_stages=3, full_tiles_warps=8, full_tiles_stages=3, order="swizzled"),
     tile_orders=("swizzled", "linear"),
     waits_for="higher",

@@ -19,7 +19,7 @@ CARD = Card(
     fix_up="the peer with the last iteration stores and sets the lock by a plain store; the others spin by atomic_min, then atomic_add",
     kernels=("first_wave", "full_tiles"),
     changed=("mac_loop", "full_tiles"),
-    diff_budget=30,
+    diff_budget=15,
     default=Config(block=(128, 128, 32), num_warps=4, num_stages=4, order="swizzled"),
     tile_orders=("swizzled", "linear"),
     waits_for="higher",

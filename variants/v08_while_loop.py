@@ -19,7 +19,7 @@ CARD = Card(
     fix_up="the peer with the last iteration stores and, for a shared tile, exchanges the lock to 1; the others spin by compare-and-swap, then atomic_add",
     kernels=("first_wave", "full_tiles"),
     changed=("first_wave", "mac_loop", "full_tiles"),
-    diff_budget=60,
+    diff_budget=35,
     default=Config(block=(128, 128, 32), num_warps=4, num_stages=4, order="swizzled"),
     tile_orders=("swizzled", "linear"),
     waits_for="higher",
