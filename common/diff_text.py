@@ -148,15 +148,16 @@ def _print_text(text: TextDiff, console: Console) -> None:
 
 def records_table(records: list[Inspection]) -> Table:
     """One row a compiled kernel, for `compile`."""
+    versions = {record.triton for record in records}
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    columns = ("variant", "kernel", "arch", "launch", "regs", "stack B (n_spills)", "spill B st/ld", "shared B")
-    columns += ("per SM", "matrix", "atomics", "code B")
-    for name in columns:
-        table.add_column(name, justify="left" if name in columns[:4] else "right", no_wrap=name in columns[:4])
+    places = ("variant", "kernel", "arch", *(["triton"] if len(versions) > 1 else []), "launch")
+    measures = ("regs", "stack B (n_spills)", "spill B st/ld", "shared B", "per SM", "matrix", "atomics", "code B")
+    for name in (*places, *measures):
+        table.add_column(name, justify="left" if name in places else "right", no_wrap=name in places)
     for r in records:
-        place = (r.variant, r.kernel, r.architecture)
+        place = (r.variant, r.kernel, r.architecture, *([r.triton] if len(versions) > 1 else []), r.launch_label)
         if r.status != "ok":
-            table.add_row(*place, r.launch_label, Text("failed", style="red"))
+            table.add_row(*place, Text("failed", style="red"))
             continue
         spills = f"{r.spill_store_bytes}/{r.spill_load_bytes}"
         values = (
@@ -166,7 +167,7 @@ def records_table(records: list[Inspection]) -> Table:
             r.static_shared_bytes + r.dynamic_shared_bytes,
         )
         values += (r.programs_per_sm, r.mix.get("matrix", 0), r.mix.get("atomic", 0) + r.mix.get("reduction", 0))
-        table.add_row(*place, r.launch_label, *map(str, values), str(r.code_bytes))
+        table.add_row(*place, *map(str, values), str(r.code_bytes))
     return table
 
 
