@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from common import rows
-from common.errors import InvalidExperiment, NoDevice, UnknownVariant, UnsupportedProblem
+from common.errors import InvalidExperiment, NoDevice, UnknownVariant, UnsupportedProblem, nearest
 from experiments import tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
@@ -306,6 +306,42 @@ def _print_answers(found: list[Any]) -> None:
             here = outcome.shown or outcome.source
             shown.add_row("", f"- {outcome.name}", outcome.about, claimed, here, outcome.verdict, style="dim")
     Console(width=None if sys.stdout.isatty() else 160).print(shown, highlight=False)
+
+
+@app.command()
+def fit(
+    name: Annotated[str, typer.Option("--run", help="a run's name; default the newest of matmul_training")] = "",
+    results: Annotated[Path, typer.Option(help="where measurements lie")] = RESULTS,
+    out: Annotated[Path | None, typer.Option(help="the data file; default the one that variants.matmul reads")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print what was fitted as JSON")] = False,
+) -> None:
+    """Fit the constants behind variants.matmul's choice to a run over shapes that are for fitting."""
+    from experiments.fit import fit as fit_to
+    from experiments.fit import write
+    from variants.choice import COSTS
+
+    run = rows.newest_run(results, "matmul_training") if not name else _named_run(results, name)
+    if run is None:
+        raise InvalidExperiment(
+            f"{results} has no finished run to fit to: python -m experiments run experiments/matmul_training.yaml"
+        )
+    found = fit_to(run)
+    write(found, run, out or COSTS)
+    if as_json:
+        print(json.dumps([fitted.as_dict() for fitted in found]))
+        return
+    print(f"{run.id}: constants of {len(found)} kernels and tiles in {out or COSTS}")
+    for fitted in found:
+        shape = " ".join(f"{key}={value}" for key, value in fitted.config.items())
+        print(f"{fitted.variant} {shape} x{fitted.programs_per_sm}: {fitted.rows} rows, off by {fitted.log_error:.1%}")
+
+
+def _named_run(results: Path, name: str) -> rows.Run:
+    """The run with this name. Raises InvalidExperiment naming the nearest ones."""
+    there = {path.name.split(".")[0]: path for path in results.glob("*.jsonl*")}
+    if name not in there:
+        raise InvalidExperiment(f"no run {name!r} in {results}; nearest: {nearest(name, there)}")
+    return rows.read_run(there[name])
 
 
 @contextmanager

@@ -214,9 +214,11 @@ def launch(task: Launch) -> None:
     schedule, config = task.schedule, task.config
     block_m, block_n, block_k = config.block
     m, n, k, *strides = task.sizes
-    vector = 16 // task.a.element_size()
-    aligned = [vector if stride % vector == 0 else 1 for stride in strides]
     a, b, c, by_tma = task.a, task.b, task.c, config.tma and k > 0
+    vector = 16 // task.a.element_size()
+    if by_tma:
+        strides[:4] = [0] * 4  # in the descriptors; not here, where each kind of stride would be compiled for
+    aligned = [vector if stride % vector == 0 else 1 for stride in strides]
     alone = schedule.programs <= task.sms
     # A tile of C that the TMA stores has shared memory of its own, which programs that share an SM do not have.
     c_by_tma = by_tma and alone and is_transposed(c) is False
@@ -226,12 +228,12 @@ def launch(task: Launch) -> None:
         c = plain_descriptor(c, (block_m, block_n))
     task.run(
         persistent_tiles, min(schedule.programs, schedule.units),
-        a, b, c, task.bias, task.partials, task.counters, *task.sizes,
+        a, b, c, task.bias, task.partials, task.counters, m, n, k, *strides,
         schedule.sk_tiles, schedule.split, schedule.iters_per_tile, schedule.units,
         **task.blocks, GROUP_M=task.group_m, WARPS=config.num_warps,
         ALIGN_AM=aligned[0], ALIGN_AK=aligned[1], ALIGN_BK=aligned[2], ALIGN_BN=aligned[3], ALIGN_CM=aligned[4],
-        VECTOR_M=vector if m % vector == 0 else 1, VECTOR_N=vector if n % vector == 0 else 1,
-        WHOLE_K=k % block_k == 0, SPLIT=schedule.split > 1, OFFSET=task.offset_type,
+        VECTOR_M=vector if m % vector == 0 or by_tma else 1, VECTOR_N=vector if n % vector == 0 else 1,
+        WHOLE_K=by_tma or k % block_k == 0, SPLIT=schedule.split > 1, OFFSET=task.offset_type,
         TMA=by_tma, A_TRANSPOSED=bool(by_tma and is_transposed(task.a)), B_TRANSPOSED=bool(by_tma and is_transposed(task.b)),
         C_BY_TMA=c_by_tma, FLATTEN=by_tma and alone,
         ACC_TYPE=task.acc_type, PRECISION=config.precision, ACTIVATION=task.activation or "none", **task.first_wave_options(),

@@ -1,0 +1,259 @@
+"""`variants.matmul`: what it chooses, what it costs the host, what it refuses, and how its constants are fitted."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import variants
+from common import cost, population
+from common.card import Config
+from common.cost import Constants, Work
+from common.decomposition import whole_waves
+from common.errors import InvalidExperiment, NoDevice, UnsupportedProblem
+from common.launcher import Prepared
+from common.problem import Problem, make_inputs
+from common.reference import reference
+from common.rows import read_run
+from experiments import fit
+from experiments.__main__ import app
+from experiments.spec import Sample
+from variants import choice
+
+H200 = (132, "sm_90", 232448)
+A100 = (108, "sm_80", 166912)
+RTX3090 = (82, "sm_86", 101376)
+SHAPES = [(128, 128, 256), (512, 512, 8192), (1536, 1792, 6016), (4096, 4096, 4096), (8, 200, 16), (256, 512, 32768)]
+
+
+def test_matmul_is_right_for_any_sizes(device: str) -> None:
+    for shape in ((128, 128, 64), (33, 70, 100), (1, 1, 1), (0, 5, 3), (5, 0, 3), (4, 5, 0)):
+        a, b = make_inputs(Problem(*shape), device=device)
+        assert reference(a, b).check(variants.matmul(a, b)).ok
+        out = torch.full((shape[0], shape[1]), torch.nan, dtype=a.dtype, device=device)
+        assert variants.matmul(a, b, out=out) is out
+        assert reference(a, b).check(out).ok
+
+
+@pytest.mark.parametrize("shapes", [((3, 20, 40), (3, 40, 24)), ((3, 20, 40), (40, 24)), ((20, 40), (3, 40, 24)),
+                                    ((1, 20, 40), (3, 40, 24)), ((0, 20, 40), (40, 24))])  # fmt: skip
+def test_batches(shapes: tuple[tuple[int, ...], tuple[int, ...]], device: str) -> None:
+    a, b = (torch.randint(-2, 3, shape, device=device).half() for shape in shapes)
+    expected = a.double() @ b.double()
+    assert torch.equal(variants.matmul(a, b).double(), expected)
+    out = torch.full(expected.shape, torch.nan, dtype=a.dtype, device=device)
+    assert variants.matmul(a, b, out=out).data_ptr() == out.data_ptr()
+    assert torch.equal(out.double(), expected)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_gradients(activation: str | None, batched: bool, device: str) -> None:
+    a = torch.randn(2, 20, 24, device=device) if batched else torch.randn(20, 24, device=device)
+    b, bias = torch.randn(24, 28, device=device), torch.randn(28, device=device)
+    found, expected = [], []
+    for multiply, results in ((None, expected), (variants.matmul, found)):
+        inputs = [x.clone().requires_grad_() for x in (a, b, bias)]
+        x, y, z = inputs
+        c = multiply(x, y, bias=z, activation=activation) if multiply else choice._activated(x @ y + z, activation)
+        results += [c, *torch.autograd.grad(c.square().sum(), inputs)]
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_out_and_gradients_do_not_go_together(device: str) -> None:
+    a = torch.randn(4, 4, device=device, requires_grad=True)
+    for fallback in (False, True):
+        with pytest.raises(UnsupportedProblem, match="out= and gradients"):
+            variants.matmul(a, a, out=torch.empty(4, 4, device=device), allow_fallback=fallback)
+    with torch.no_grad():
+        variants.matmul(a, a, out=torch.empty(4, 4, device=device))
+
+
+def test_the_library_answers_only_if_asked(device: str) -> None:
+    a = torch.randn(4, 6, dtype=torch.float64, device=device)
+    with pytest.raises(UnsupportedProblem, match="float64"):
+        variants.matmul(a, a.t())
+    assert torch.equal(variants.matmul(a, a.t(), allow_fallback=True), a @ a.t())
+    with pytest.raises(UnsupportedProblem, match=r"\(4, 6\)"):
+        variants.matmul(a.half(), a.half())
+
+
+def test_tensors_on_the_cpu_are_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "interpreting", lambda: False)
+    a = torch.ones(4, 4, dtype=torch.float16)
+    with pytest.raises(NoDevice, match="allow_fallback"):
+        variants.matmul(a, a)
+    assert torch.equal(variants.matmul(a, a, allow_fallback=True), a @ a)
+
+
+class FakeQuick:
+    """The launch without a driver."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.calls = 0
+
+    def __call__(self, *tensors: Any) -> None:
+        self.calls += 1
+
+
+def test_a_call_that_was_seen_before_costs_little_host_time(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    a, b = make_inputs(Problem(128, 128, 64), device=device)
+    quick = FakeQuick(None)
+    call = choice._short_way(quick, (128, 128), a.dtype, a.device)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: a.device.index)
+    monkeypatch.setattr(choice, "_repeated", lambda prepared: call)
+    monkeypatch.setattr(choice, "_kept", {})
+    best = min(_seconds(a, b) for _ in range(20))
+    assert quick.calls == 2000 and len(choice._kept) == 1
+    assert best < 20e-6
+
+
+def _seconds(a: torch.Tensor, b: torch.Tensor) -> float:
+    began = time.perf_counter()
+    for _ in range(100):
+        variants.matmul(a, b)
+    return (time.perf_counter() - began) / 100
+
+
+@pytest.mark.gpu
+def test_a_whole_call_that_was_seen_before_stays_under_20_us() -> None:
+    a, b = make_inputs(Problem(128, 128, 256), device="cuda")
+    variants.matmul(a, b)
+    torch.cuda.synchronize()
+    assert min(_seconds(a, b) for _ in range(20)) < 20e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_chosen_is_right_and_stays_right(shape: tuple[int, int, int]) -> None:
+    for seed in range(3):
+        a, b = make_inputs(Problem(*shape), seed, device="cuda")
+        assert reference(a, b).check(variants.matmul(a, b)).ok
+
+
+@pytest.mark.gpu
+def test_calls_of_one_kind_differ_in_bias_and_alignment() -> None:
+    a, b = make_inputs(Problem(256, 256, 256), values="integers", device="cuda")
+    bias = torch.randint(-3, 3, (256,), device="cuda").half()
+    shifted, _ = make_inputs(Problem(256, 256, 256, layout="offset"), values="integers", device="cuda")
+    for _ in range(2):
+        assert torch.equal(variants.matmul(a, b).double(), a.double() @ b.double())
+        assert torch.equal(variants.matmul(a, b, bias=bias).double(), a.double() @ b.double() + bias)
+        assert torch.equal(variants.matmul(shifted, b).double(), shifted.double() @ b.double())
+
+
+@pytest.mark.parametrize("gpu", [H200, A100, RTX3090])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_gpu_has_candidates_that_fit_it(shape: tuple[int, int, int], gpu: tuple[int, str, int]) -> None:
+    found = choice.ranked(Problem(*shape), *gpu)
+    times = [c.expected_us for c in found]
+    assert times == sorted(times) and times[0] > 0
+    for c in found:
+        m, n, k = c.config.block
+        assert (m + n) * k * 2 * c.config.num_stages <= gpu[2]
+        wanted = c.variant.card.contract.architectures
+        assert not wanted or gpu[1] in wanted
+        assert c.config.programs % gpu[0] == 0
+
+
+def test_a_candidate_that_refuses_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    card = variants.get("v09").card
+    wanted = card.default.replace(block=(64, 64, 64), tma=True, programs=4), card.default.replace(programs=4)
+    ranked = [choice.Choice(variants.get("v09"), config, 1.0) for config in wanted]
+    monkeypatch.setattr(choice, "_candidates", lambda a, b, precision: ranked)
+    a, b = make_inputs(Problem(72, 40, 136), device=device)
+    assert choice.choose(a, b).config.tma
+    assert not choice.choose(a[:, 1:], b[1:]).config.tma
+
+
+def test_the_formula_counts_what_a_schedule_does() -> None:
+    problem, block = Problem(1536, 1792, 6016), (128, 128, 64)
+    work = Work.of(problem, block, whole_waves(12, 14, 94, 132, 3))
+    assert (work.steps, work.units, work.ranges) == (94 + 32, 2, 3)
+    assert work.busy_steps == pytest.approx(94 + 36 * 3 * 32 / 132)
+    plain = Work.of(problem, block, whole_waves(12, 14, 94, 132, 1))
+    assert (plain.steps, plain.units, plain.ranges) == (188, 2, 0)
+    truth = np.array([3.0, 1.0, 0.2, 0.1, 3.5, 1.0, 0.5])
+    split, whole = cost.predict(truth, cost.table([work, plain]))
+    assert split < whole
+
+
+TRUTH = Constants(2.8, 1.3, 0.22, 0.11, 3.1, 1.4, 0.35)
+
+
+def write_run(path: Path, truth: Constants, part: str) -> Path:
+    """A run whose times are the formula's, with 2 % noise."""
+    config = dataclasses.asdict(Config(block=(128, 128, 64), num_warps=8, num_stages=4, order="swizzled"))
+    candidates = [{"label": "torch_matmul", "variant": "torch_matmul", "programs": "sms", "config": config}]
+    for split in (1, 2, 4, 8):
+        entry = {"label": f"v09 {split}", "variant": "v09_whole_waves", "programs": "sms"}
+        candidates.append(entry | {"config": config | {"split": split}})
+    versions = {"torch": "2.11", "triton": "3.9.0"}
+    header = {"run": path.name.split(".")[0], "experiment": "matmul_training", "dtype": "float16", "commit": "abc"}
+    header |= {"device": {"name": "NVIDIA H200", "sms": 132}, "versions": versions, "candidates": candidates}
+    lines: list[dict[str, Any]] = [header]
+    noise = np.random.default_rng(0)
+    sample = Sample(distribution="log_uniform", low=128, high=8192, step=128, count=60, seed=1, part=part)
+    for shape in sample.shapes():
+        for index, split in enumerate((1, 2, 4, 8), 1):
+            m, n, k = (-(-size // block) for size, block in zip(shape, (128, 128, 64), strict=True))
+            work = cost.table([Work.of(Problem(*shape), (128, 128, 64), whole_waves(m, n, k, 132, split))])
+            us = float(cost.predict(np.array(dataclasses.astuple(truth)), work)[0]) * (1 + 0.02 * noise.normal())
+            lines.append({"p": shape, "c": index, "s": "ok", "us": [us] * 3, "e": 1e-4})
+    lines.append({"finished": {"wall_s": 1.0}})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_the_fit_finds_the_constants_behind_a_run(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "matmul_training-20300101-000000.jsonl", TRUTH, "training")
+    done = CliRunner().invoke(app, ["fit", "--results", str(tmp_path), "--out", str(tmp_path / "costs.json")])
+    assert done.exit_code == 0, done.output
+    data = json.loads((tmp_path / "costs.json").read_text())
+    assert data["provenance"]["run"] == read_run(path).id and data["provenance"]["fitted"]
+    (family,) = data["families"]
+    assert family["log_error"] < 0.03 and family["rows"] == 240
+    assert "tma" not in family["config"] and family["config"]["block"] == [128, 128, 64]
+    for name in ("launch_us", "step_us"):
+        assert family["constants"][name] == pytest.approx(getattr(TRUTH, name), rel=0.25)
+
+
+def test_shapes_that_are_reported_on_are_not_fitted_to(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "matmul_training-20300101-000000.jsonl", TRUTH, "report")
+    with pytest.raises(InvalidExperiment, match="60 of its shapes are for reporting"):
+        fit.fit(read_run(path))
+
+
+def test_the_committed_constants_are_complete() -> None:
+    data = json.loads(choice.COSTS.read_text())
+    assert data["provenance"].get("run") or data["provenance"]["fitted"] is False
+    for family in choice.families():
+        assert all(value > 0 for value in dataclasses.astuple(family.constants))
+
+
+@pytest.mark.parametrize("step", [8, 128])
+def test_fitting_and_reporting_share_no_shape(step: int) -> None:
+    options = {"distribution": "log_uniform", "low": 128, "high": 8192, "step": step, "count": 2000}
+    training, report = (set(Sample(**options, part=part, seed=5).shapes()) for part in ("training", "report"))
+    assert len(training) == len(report) == 2000 and not training & report
+    assert {population.part_of(shape) for shape in training} == {"training"}
+
+
+def test_a_stratified_sample_has_every_class_and_only_the_corpus_shapes() -> None:
+    corpus = Sample(distribution="log_uniform", low=128, high=8192, step=128, count=8000, seed=7)
+    chosen = corpus.model_copy(update={"stratified": 1000}).shapes()
+    whole = corpus.shapes()
+    assert len(chosen) == len(set(chosen)) == 1000 and set(chosen) <= set(whole)
+    for name in {population.stratum(shape) for shape in whole}:
+        there = sum(population.stratum(shape) == name for shape in whole)
+        taken = sum(population.stratum(shape) == name for shape in chosen)
+        assert taken >= 0.6 * min(there, population.LEAST), name
