@@ -125,8 +125,9 @@ def stress(
     replays: Annotated[int, typer.Option(min=1, help="replays of one captured launch, for each variant")] = 10_000,
     problems: Annotated[int, typer.Option(min=1, help="random problems for each variant")] = 40,
     only: Annotated[str | None, typer.Option(help="these variants alone, comma-separated")] = None,
-    modes: Annotated[str | None, typer.Option(help="of random, replay, beside, guard; comma-separated")] = None,
-    sanitizer: Annotated[bool, typer.Option(help="compute-sanitizer on one small problem for each variant")] = True,
+    modes: Annotated[
+        str | None, typer.Option(help="of random, replay, beside, guard, sanitizer; comma-separated, default all")
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="processes at a time, one a variant")] = 4,
     limit: Annotated[float, typer.Option(help="seconds of silence after which a process is killed")] = 60.0,
     seed: Annotated[int, typer.Option(help="of the problems and inputs")] = 0,
@@ -143,19 +144,24 @@ def stress(
     if device == "cuda":
         _require_gpu()
     from common import documents
-    from experiments.stress import plan, record, summary
+    from experiments.stress import MODES, SANITIZER, plan, record, sanitized, summary
 
     work = plan(launches, replays, problems, only, modes, seed, device == "interpreter")
     work.jobs, work.limit = jobs, limit
     work.notice = lambda text: print(text, file=sys.stderr, flush=True)
     asked = {"launches": launches, "replays": replays, "problems": problems, "seed": seed, "jobs": jobs}
+    wanted, paths = work.tasks[0].modes, []
     try:
-        path = record(work, out, sanitizer and device == "cuda", dry_run=device == "interpreter", asked=asked)
+        if set(wanted) & set(MODES):
+            paths.append(record(work, out, dry_run=device == "interpreter", asked=asked))
+        if SANITIZER in wanted and device == "cuda":
+            found = sanitized([task.variant for task in work.tasks], work.notice)
+            paths.append(documents.write(out, SANITIZER, documents.header(), found))
     except KeyboardInterrupt:
         print(f"interrupted: what was done is in {out / 'stress.jsonl'}", file=sys.stderr)
         raise typer.Exit(130) from None
-    found = documents.read(path).records
-    print(f"{path}\n{summary(found)}")
+    found = [row for path in paths for row in documents.read(path).records]
+    print("\n".join([*map(str, paths), summary(found)]))
     raise typer.Exit(any(row["status"] not in ("ok", "clean", "unavailable") for row in found))
 
 

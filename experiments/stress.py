@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import multiprocessing.connection
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +28,8 @@ from experiments.stress_child import MODES, Task, serve
 
 TOOLS = ("memcheck", "synccheck", "racecheck")
 """Of compute-sanitizer; racecheck sees shared memory only."""
+SANITIZER = "sanitizer"
+"""A mode beside those of the children."""
 SANITIZER_SECONDS = 240
 FOUND_ERRORS = 23
 """compute-sanitizer's exit code where it found something, to be told from a program's own."""
@@ -117,7 +121,7 @@ def sanitized(names: list[str], notice: Notice) -> list[dict[str, Any]]:
     if program is None:
         notice("compute-sanitizer is not installed: its rows say so")
         return [
-            {"mode": "sanitizer", "tool": tool, "variant": name, "status": "unavailable", "launches": 0}
+            {"mode": SANITIZER, "tool": tool, "variant": name, "status": "unavailable", "launches": 0}
             for tool in TOOLS
             for name in names
         ]
@@ -132,22 +136,32 @@ def _with_tool(program: str, tool: str, names: list[str], notice: Notice) -> lis
     notice(f"{tool}: {status} {summary}")
     if status != "clean" and len(names) > 1:
         return [row for name in names for row in _with_tool(program, tool, [name], notice)]
-    shared = {"mode": "sanitizer", "tool": tool, "status": status, "summary": summary, "launches": 1}
+    shared = {"mode": SANITIZER, "tool": tool, "status": status, "summary": summary, "launches": 1}
     return [{**shared, "variant": name} for name in names]
 
 
 def _watched(program: str, tool: str, names: list[str]) -> tuple[str, str]:
     command = [program, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS), sys.executable]
     command += ["-m", "experiments.stress_child", *names]
+    # In a session of its own: the tool starts the program that holds the GPU, and both must go.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SANITIZER_SECONDS)
+        text, _ = process.communicate(timeout=SANITIZER_SECONDS)
     except subprocess.TimeoutExpired:
-        return "timeout", f"not over after {SANITIZER_SECONDS} s"
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if "SUMMARY" in line]
-    summary = lines[-1].strip("= ") if lines else (done.stderr or done.stdout).strip()[-200:]
-    if done.returncode == 0 and lines:
-        return "clean", summary
-    return ("errors" if done.returncode == FOUND_ERRORS else "failed"), summary
+        os.killpg(process.pid, signal.SIGKILL)
+        text, _ = process.communicate()
+        return "timeout", f"not over after {SANITIZER_SECONDS} s: {_last_line(text)}"
+    lines = [line for line in text.splitlines() if "SUMMARY" in line]
+    found = lines[-1].strip("= ") if lines else _last_line(text)
+    if process.returncode == 0 and lines:
+        return "clean", found
+    return ("errors" if process.returncode == FOUND_ERRORS else "failed"), found
+
+
+def _last_line(text: str) -> str:
+    return ([line.strip() for line in text.splitlines() if line.strip()] or ["no output"])[-1][-200:]
 
 
 def plan(
@@ -158,16 +172,16 @@ def plan(
     if dry_run:
         every = [name for name in every if variants.get(name).card.language == "triton"]
     names = [variants.resolve(name) for name in only.split(",")] if only else every
-    wanted = tuple(modes.split(",")) if modes else MODES
+    wanted = tuple(modes.split(",")) if modes else (*MODES, SANITIZER)
     for mode in wanted:
-        if mode not in MODES:
-            raise UnsupportedProblem(f"no mode {mode!r}; nearest: {nearest(mode, MODES)}")
+        if mode not in (*MODES, SANITIZER):
+            raise UnsupportedProblem(f"no mode {mode!r}; nearest: {nearest(mode, (*MODES, SANITIZER))}")
     each = -(-launches // len(names))
     return Stress([Task(name, each, replays, problems, seed, wanted) for name in names])
 
 
-def record(stress: Stress, out: Path, with_sanitizer: bool, **facts: Any) -> Path:
-    """Run everything, append rows to `stress.jsonl` as they come, and write them as a document at the end.
+def record(stress: Stress, out: Path, **facts: Any) -> Path:
+    """Run every child, append rows to `stress.jsonl` as they come, and write them as a document at the end.
 
     Returns the document's path. What a kill leaves is the JSON lines.
     """
@@ -188,9 +202,6 @@ def record(stress: Stress, out: Path, with_sanitizer: bool, **facts: Any) -> Pat
             if time.monotonic() - said > 10:
                 said = time.monotonic()
                 stress.notice(f"{said - began:.0f} s: {summary(rows)}")
-        if with_sanitizer:
-            for row in sanitized([task.variant for task in stress.tasks], stress.notice):
-                keep(row)
     head["seconds"] = round(time.monotonic() - began, 1)
     path = documents.write(out, "stress", head, rows)
     lines.unlink()

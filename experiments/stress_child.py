@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -28,7 +29,7 @@ import variants
 from common.card import Config
 from common.errors import NotCoResident, UnsupportedProblem
 from common.interpreter import interpreting
-from common.launcher import Variant, prepare, resident_programs, sms
+from common.launcher import Variant, prepare, sms
 from common.problem import Problem, make_inputs
 
 MODES = ("random", "replay", "beside", "guard")
@@ -37,7 +38,7 @@ INPUTS = 4
 """Pairs of A and B that the launches of a problem take in turn."""
 CAPTURED = 8
 """Launches in one captured graph."""
-EAGER = 16
+EAGER = 64
 """Launches of a problem from Python, on each stream."""
 MOST_TILES, MOST_ITERATIONS = 12, 64
 BESIDE = 200
@@ -47,6 +48,8 @@ HELD_SHARE = 0.5
 HOLD_BLOCK, HOLD_WARPS = 256, 8
 """The accumulator of the kernel that holds SMs: 256 registers in each of 256 threads, which is all that an SM has."""
 MOST_POLLS = 1 << 24
+MOST_REFUSED = 1000
+"""Problems in a row that the launcher may refuse before a child gives up."""
 Send = Callable[[tuple[str, Any]], None]
 
 
@@ -92,8 +95,9 @@ def serve(connection: Connection, task: Task) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         child = Child(task, connection.send)
-        for mode in task.modes:
-            getattr(child, f"do_{mode}")()
+        for mode in MODES:
+            if mode in task.modes:
+                getattr(child, f"do_{mode}")()
         connection.send(("done", None))
     except Exception as error:
         connection.send(("lost", f"{type(error).__name__}: {str(error)[:500]}"))
@@ -152,10 +156,16 @@ class Lane:
 
     def captured(self, order: list[int]) -> torch.cuda.CUDAGraph:
         """A graph of launches that take these inputs in turn."""
+        return self.capture(lambda: [self.once(number) for number in order])
+
+    def capture(self, call: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+        """A graph of what `call` does on this lane's stream; it must have been done once before."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            for number in order:
-                self.once(number)
+        with self.within():
+            # Not `torch.cuda.graph`, which collects garbage and empties the allocator's cache every time.
+            graph.capture_begin()
+            call()
+            graph.capture_end()
         return graph
 
     def facts(self) -> dict[str, Any]:
@@ -227,7 +237,7 @@ class Child:
 
     def lanes(self, count: int = STREAMS, max_programs: int | None = None) -> list[Lane]:
         """Lanes of the next random problem that the launcher does not refuse."""
-        for problem, config in self.legal():
+        for problem, config in islice(self.legal(), MOST_REFUSED):
             self.send(("doing", {"mode": "choosing", "problem": str(problem), "config": config.label()}))
             pairs = Pairs(problem, self.draw.randrange(1 << 30), self.device)
             try:
@@ -236,7 +246,7 @@ class Child:
                 continue
             self._synchronize()
             return lanes
-        raise AssertionError("problems never end")
+        raise RuntimeError(f"{self.variant.name}: the launcher refuses {MOST_REFUSED} random problems in a row")
 
     def _synchronize(self) -> None:
         if self.device == "cuda":
@@ -302,9 +312,7 @@ class Child:
             with lane.within():
                 lane.once(0)
             self._synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=lane.stream):
-                lane.prepared.run()
+            graph = lane.capture(lane.prepared.run)
             with lane.within():
                 for number in range(self.task.replays):
                     lane.change_inputs(number % INPUTS)
@@ -317,8 +325,9 @@ class Child:
         if self.device != "cuda":
             return
         held = int(self.sms * HELD_SHARE)
+        # One a free SM: as few as any configuration has resident there.
+        free = self.sms - held
         for _ in range(3):
-            free = self._free_programs(self.sms - held)
             lanes = self.lanes(max_programs=free)
             # Compiled and loaded before the SMs are held: loading a module may wait for the whole GPU.
             self._eager(lanes, 1)
@@ -328,13 +337,6 @@ class Child:
                 for lane in lanes:
                     lane.stream.synchronize()
                 record["held_throughout"] = not holder.query()
-
-    def _free_programs(self, free_sms: int) -> int | None:
-        """Programs that fit on the SMs that are left; None for a variant that does not wait."""
-        if not self.card.needs_co_residency:
-            return None
-        (lane, *_) = self.lanes(1)
-        return max(1, (resident_programs(lane.prepared) or self.sms) // self.sms) * free_sms
 
     def do_guard(self) -> None:
         """One tile with as many peers as programs fit: it runs; with one more it is refused."""

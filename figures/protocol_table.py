@@ -18,7 +18,7 @@ def render(results: Path) -> str:
     found = documents.newest(results, "protocols")
     lines = [NOT_EXPLORED] if found is None else _table(found)
     notes = [_mutants(results), *(_long_run(results, name) for name in LONG_RUNS)]
-    return "\n".join([*lines, "", *(f"- {note}." for note in [*notes, _stress(results)])]) + "\n"
+    return "\n".join([*lines, "", *(f"- {note}." for note in [*notes, _stress(results), _sanitizer(results)])]) + "\n"
 
 
 def _table(found: documents.Document) -> list[str]:
@@ -61,17 +61,16 @@ def _stress(results: Path) -> str:
     found = documents.newest(results, "stress")
     if found is None:
         return "Stress on a GPU: not measured yet"
-    runs = [record for record in found.records if record["mode"] != "sanitizer"]
+    runs = found.records
     bad = [record for record in runs if record["status"] != "ok"]
     hung = sum(record["status"] == "killed" for record in bad)
     launches = sum(record["launches"] for record in runs)
     wrong = sum(record["status"] == "wrong" for record in bad)
-    text = (
+    return (
         f"{found.header['device']['name']}, Triton {found.header['versions']['triton']}: {launches:,} launches "
         f"({_by_mode(runs)}) of random problems with integer inputs on two streams, compared exactly: pieces of work "
-        f"with a wrong result {wrong}, hung {hung}, crashed {len(bad) - hung - wrong}"
+        f"with a wrong result {wrong}, hung {hung}, crashed {len(bad) - hung - wrong} (`{found.id}`)"
     )
-    return f"{text}; compute-sanitizer: {_sanitizer(found.records)} (`{found.id}`)"
 
 
 def _by_mode(runs: list[dict[str, Any]]) -> str:
@@ -81,13 +80,16 @@ def _by_mode(runs: list[dict[str, Any]]) -> str:
     return ", ".join(f"{totals[mode]:,} {words}" for mode, words in modes.items() if totals[mode])
 
 
-def _sanitizer(records: list[dict[str, Any]]) -> str:
+def _sanitizer(results: Path) -> str:
+    document = documents.newest(results, "sanitizer")
+    if document is None:
+        return "compute-sanitizer: not measured yet"
     found: dict[str, dict[str, int]] = {}
-    for record in records:
-        if record["mode"] == "sanitizer":
-            counts = found.setdefault(record["tool"], {})
-            counts[record["status"]] = counts.get(record["status"], 0) + 1
+    for record in document.records:
+        counts = found.setdefault(record["tool"], {})
+        counts[record["status"]] = counts.get(record["status"], 0) + 1
     told = [
-        f"{tool} {', '.join(f'{n} {status}' for status, n in sorted(counts.items()))}" for tool, counts in found.items()
+        f"{tool}: {', '.join(f'{n} {status}' for status, n in sorted(counts.items()))}"
+        for tool, counts in found.items()
     ]
-    return "; ".join(told) or "not run"
+    return f"compute-sanitizer on one launch of each variant: {'; '.join(told)} (`{document.id}`)"

@@ -26,7 +26,7 @@ CARD = Card(
     workspace=("partials", "flags"),
     lock_lifetime="one launch: set to 0 before it, left at 1",
     claims=("C06",),
-    defects=(Defect("not_co_resident", "waits for higher programs: hangs if a tile has more peers than programs are resident", "tests/test_launcher.py::test_more_peers_than_resident_programs_is_refused"),),
+    defects=(Defect("not_co_resident", "waits for higher programs: hangs where one program alone is resident; the guard is that of v06, stricter than needed", "tests/test_launcher.py::test_more_peers_than_resident_programs_is_refused"),),
 )
 
 
