@@ -26,6 +26,10 @@ class WrongResult(RuntimeError):
     """A kernel's result is wrong, so nothing about its speed is recorded."""
 
 
+class NoWorker(RuntimeError):
+    """A worker could not import, find its device or say so in time; what is measured so far is kept."""
+
+
 class NoDevice(RuntimeError):
     """The call needs an NVIDIA GPU and none was found."""
 

@@ -12,7 +12,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,8 @@ class Row:
     """One measurement. `samples`: microseconds, empty unless the status is `ok` or the run timed wrong results too.
 
     `error`: relative to the reference's magnitude, None if nothing was computed. `clocks` (MHz), `watts` and `throttle`
-    (NVML's bit mask of reasons): before and after the problem, empty where they are unknown.
+    (NVML's bit mask of reasons): before and after the problem, empty where they are unknown. `device`: as `device_id`
+    has it, in a file its number there; empty in runs that are older than this field.
     """
 
     problem: Problem
@@ -55,6 +56,7 @@ class Row:
     clocks: tuple[int, ...] = ()
     watts: tuple[int, ...] = ()
     throttle: tuple[int, ...] = ()
+    device: str = ""
 
     @property
     def median(self) -> float:
@@ -62,14 +64,20 @@ class Row:
         return float(np.median(self.samples))
 
 
+def device_id(device: dict[str, Any]) -> str:
+    """What a row calls a device: the first part of a GPU's UUID; "cpu" where kernels are interpreted."""
+    return str(device.get("uuid") or "cpu").removeprefix("GPU-").split("-")[0]
+
+
 @dataclass
 class Run:
-    """A run: its header and its rows."""
+    """A run: its header and its rows. `joined`: devices that are not the header's."""
 
     path: Path
     header: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     finished: dict[str, Any] | None = None
+    joined: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -78,6 +86,18 @@ class Run:
     @property
     def candidates(self) -> list[dict[str, Any]]:
         return self.header["candidates"]
+
+    @property
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """Every device of the run by its id: the header's, then those that joined."""
+        return {device_id(device): device for device in (self.header["device"], *self.joined)}
+
+    @property
+    def device_name(self) -> str:
+        """The device's name, and how many of them measured where it was more than one."""
+        measured = {row.device for row in self.rows}
+        name = self.header["device"]["name"]
+        return f"{len(measured)} x {name}" if len(measured) > 1 else name
 
     def index(self, label: str) -> int:
         """The candidate with this label; LookupError naming the labels otherwise."""
@@ -99,9 +119,10 @@ class Run:
         return {p: row.median for p, row in found.items() if row.status == "ok" and row.samples}
 
     def speedups(self, label: str, baseline: str = "torch_matmul") -> dict[Problem, float]:
-        """Baseline's median over the candidate's, for the problems that both got right."""
+        """Baseline's median over the candidate's, for the problems that both got right on the same device."""
         base, mine = self.medians(baseline), self.medians(label)
-        return {p: base[p] / mine[p] for p in mine if p in base}
+        table = [self.by_candidate.get(self.index(name), {}) for name in (baseline, label)]
+        return {p: base[p] / mine[p] for p in mine if p in base and table[0][p].device == table[1][p].device}
 
     def counts(self, label: str) -> dict[str, int]:
         """Rows by status."""
@@ -118,6 +139,8 @@ def encode(row: Row) -> str:
         record["e"] = float(f"{row.error:.3g}") if math.isfinite(row.error) else str(row.error)
     if row.relies_on_dispatch_order:
         record["d"] = 1
+    if row.device:
+        record["g"] = row.device
     record |= {name: value for name, value in (("clk", row.clocks), ("w", row.watts), ("thr", row.throttle)) if value}
     line = json.dumps(record, separators=(",", ":"), allow_nan=False)
     room = MOST_BYTES - len(line) - len(',"note":""\n')
@@ -148,6 +171,7 @@ def decode(record: dict[str, Any]) -> Row:
             bool(record.get("d")),
             str(record.get("note", "")),
             *(tuple(int(value) for value in record.get(name, ())) for name in ("clk", "w", "thr")),
+            device=str(record.get("g", "")),  # `read_run` puts the device's id for its number
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a row: {str(record)[:80]}") from error
@@ -175,9 +199,15 @@ def read_run(path: Path) -> Run:
         if isinstance(record, dict) and "finished" in record:
             run.finished = record["finished"]
             continue
+        if isinstance(record, dict) and "device" in record:
+            run.joined.append(record["device"])
+            continue
         try:
-            run.rows.append(decode(record))
-        except ValueError as error:
+            row = decode(record)
+            if isinstance(record.get("g"), int):
+                row = replace(row, device=list(run.devices)[record["g"]])
+            run.rows.append(row)
+        except (ValueError, IndexError) as error:
             raise ValueError(f"{path}:{number}: {error}") from None
     return run
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from common import rows
-from common.errors import InvalidExperiment, NoDevice, UnknownVariant, UnsupportedProblem, nearest
+from common.errors import InvalidExperiment, NoDevice, NoWorker, UnknownVariant, UnsupportedProblem, nearest
 from experiments import tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
@@ -71,6 +71,12 @@ def run(
         bool,
         typer.Option("--time-wrong-results", help="time what is wrong too; no figure shows its speed"),
     ] = False,
+    scheduler: Annotated[
+        str | None, typer.Option(help="measure on the workers of this Dask scheduler, for example tcp://host:8786")
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="measure on this host's GPUs, a worker each: all, or how many")
+    ] = None,
     only: Only = None,
     input_loader: Annotated[
         Path | None, typer.Option(help="measure the shapes of this CSV or JSON file instead of the experiment's")
@@ -82,16 +88,16 @@ def run(
     """Measure an experiment. Rows are appended as they are measured; a killed run goes on with --resume."""
     # The worker inherits it; a process either interprets or compiles.
     os.environ["TRITON_INTERPRET"] = "1" if device == "interpreter" else "0"
-    from experiments.runner import NoWorker, Sweep
+    from experiments.runner import Sweep
     from experiments.shapes import load_shapes
     from experiments.spec import load, restricted
 
     shown = metrics and tables.parse_metrics(metrics)
     shapes = load_shapes(input_loader) if input_loader else None
     experiment = restricted(load(file), only, shapes, input_loader.stem if input_loader else "")
-    if device == "cuda":
+    if device == "cuda" and scheduler is None:
         _require_gpu()
-    with _shown(experiment.name) as on_progress:
+    with _hired(scheduler, gpus, device) as hire, _shown(experiment.name) as on_progress:
         sweep = Sweep(
             experiment,
             out,
@@ -100,15 +106,13 @@ def run(
             on_progress,
             lambda text: print(text, file=sys.stderr, flush=True),
             wrong_results=time_wrong_results,
+            hire=hire,
         )
         try:
             path = sweep.run()
         except KeyboardInterrupt:
             print("interrupted: --resume goes on where it stopped", file=sys.stderr)
             raise typer.Exit(130) from None
-        except NoWorker as error:
-            print(f"NoWorker: {error}", file=sys.stderr)
-            raise typer.Exit(2) from None
     finished = rows.read_run(path)
     if shown or as_csv:
         _print_table(finished, None, shown or ["latency"], as_csv)
@@ -351,6 +355,24 @@ def _named_run(results: Path, name: str) -> rows.Run:
 
 
 @contextmanager
+def _hired(scheduler: str | None, gpus: str | None, device: str) -> Iterator[Callable[..., Any]]:
+    """What makes the crew of a sweep: one worker here, or those of a Dask cluster."""
+    from experiments.runner import Bench
+
+    if scheduler is None and gpus is None:
+        yield Bench
+        return
+    if scheduler is not None and gpus is not None:
+        raise InvalidExperiment("--scheduler and --gpus: one of both; a scheduler's workers have their own GPUs")
+    try:
+        from experiments import cluster
+    except ImportError as error:
+        raise InvalidExperiment(f"no {error.name} here: pip install 'stream-k-zoo[cluster]'") from None
+    with cluster.connected(scheduler, gpus, device == "interpreter") as client:
+        yield lambda job, limit_s, notice: cluster.Crew(client, job, limit_s, notice)
+
+
+@contextmanager
 def _shown(name: str) -> Iterator[Callable[[int, int, object], None]]:
     """A bar with the time left on a terminal, else a line every ten seconds at most."""
     console = Console(stderr=True)
@@ -406,7 +428,7 @@ def main() -> None:
     """Run the command line; the project's own errors end it with one line and exit code 2."""
     try:
         app()
-    except (InvalidExperiment, NoDevice, UnknownVariant, UnsupportedProblem) as error:
+    except (InvalidExperiment, NoDevice, NoWorker, UnknownVariant, UnsupportedProblem) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 

@@ -8,16 +8,16 @@ import json
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 
 import variants
 from common import device, rows
-from common.errors import InvalidExperiment
+from common.errors import InvalidExperiment, NoWorker
 from common.launcher import Variant
 from common.problem import Problem
 from common.rows import Row, Run
@@ -30,7 +30,6 @@ STARTUP_S = 180.0
 """Seconds that a worker may take to import, find its device and say so."""
 LOOK_S = 0.25
 """Seconds between two looks at whether a silent worker still makes steps."""
-Done = set[tuple[rows.Problem, int]]
 
 
 class WorkerLost(RuntimeError):
@@ -39,10 +38,6 @@ class WorkerLost(RuntimeError):
     def __init__(self, status: str, candidate: int, reason: str) -> None:
         super().__init__(reason)
         self.status, self.candidate = status, candidate
-
-
-class NoWorker(RuntimeError):
-    """A worker could not import, find its device or say so in time; what is measured so far is kept."""
 
 
 class Process:
@@ -101,12 +96,123 @@ class Process:
         self._pipe.close()
 
 
+@dataclass(frozen=True)
+class Task:
+    """A problem's candidates that are still to be measured. `home`: the device that measured the others, if any."""
+
+    problem: Problem
+    wanted: tuple[int, ...]
+    home: str | None = None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a task cost: milliseconds a candidate of each try that ended well, and how often the host was late."""
+
+    milliseconds: tuple[float, ...] = ()
+    flushing: dict[str, int] = field(default_factory=dict)
+
+
+Write = Callable[[list[str]], None]
+"""Takes rows as lines; what it is given at once is written at once."""
+
+
+class Crew(Protocol):
+    """Who measures: one worker process here, or many elsewhere.
+
+    `facts`: of one of its workers, for the header. `devices`: by their ids. `roams`: a resumed run may be of others.
+    """
+
+    facts: dict[str, Any]
+    devices: dict[str, dict[str, Any]]
+    roams: bool
+
+    def measure_all(self, tasks: list[Task], write: Write) -> Iterator[tuple[Task, Cost]]: ...
+
+    def close(self) -> None: ...
+
+
+class Bench:
+    """The crew of one: a worker process, replaced by a new one whenever it is lost. Raises NoWorker."""
+
+    roams = False
+
+    def __init__(self, job: Job, limit_s: float, notice: Callable[[str], None] = print) -> None:
+        self.job, self._limit_s, self.notice = job, limit_s, notice
+        self._process = self._start()
+        self.facts = self._process.facts
+        self.devices = {rows.device_id(self.facts["device"]): self.facts["device"]}
+
+    def _start(self) -> Process:
+        try:
+            return Process(self.job, self._limit_s)
+        except WorkerLost as lost:
+            raise NoWorker(
+                f"no worker could start: {lost}. What is measured so far is kept: --resume goes on"
+            ) from None
+
+    def measure_all(self, tasks: list[Task], write: Write) -> Iterator[tuple[Task, Cost]]:
+        """Measure tasks one after another; each is handed on when its last row is written."""
+        for task in tasks:
+            yield task, self.measure(task, write)
+
+    def measure(self, task: Task, write: Write) -> Cost:
+        """Measure a task, with a new worker after each that is lost. Rows are written as they come."""
+        shape = (task.problem.m, task.problem.n, task.problem.k)
+        left, costs, flushing, again = list(task.wanted), [], {}, False
+
+        def append(line: str) -> None:
+            write([line])
+            left.remove(json.loads(line)["c"])
+
+        while left:
+            try:
+                wanted = list(left)
+                flushing = self._process.measure(task.problem, wanted, append)
+                costs.append(1000 * flushing.pop("seconds") / len(wanted))
+            except WorkerLost as lost:
+                guilty = [lost.candidate] if lost.candidate in left else list(left) if again else []
+                again = True
+                home = rows.device_id(self.facts["device"])
+                for index in guilty:
+                    append(rows.encode(Row(shape, index, lost.status, note=str(lost), device=home)))
+                names = ", ".join(self.job.candidates[index].label for index in guilty) or "between candidates"
+                self.notice(f"{task.problem}, {names}: {lost.status} ({lost}); a new worker goes on")
+                self._process = self._start()
+        return Cost(tuple(costs), flushing)
+
+    def close(self) -> None:
+        self._process.kill()
+
+
+@dataclass
+class Writer:
+    """Appends rows to a run, each with the number of its device there; a device that joins gets a line before them."""
+
+    file: TextIO
+    numbered: list[str]
+    crew: Crew
+
+    def write(self, lines: list[str]) -> None:
+        """Append rows as a worker sent them, at once."""
+        text = []
+        for record in map(json.loads, lines):
+            device = record["g"]
+            if device not in self.numbered:
+                self.numbered.append(device)
+                text.append(_line({"device": self.crew.devices[device]}))
+            text.append(_line(record | {"g": self.numbered.index(device)}))
+        self.file.write("".join(text))
+        self.file.flush()
+
+
 @dataclass
 class Sweep:
     """An experiment on its way: what is measured, and the file that rows go to.
 
     `limit`: only the first problems. `find`: where the worker takes variants from. `wrong_results`: time what is
-    wrong too; its rows keep the status "incorrect", so that no speed is read from them.
+    wrong too; its rows keep the status "incorrect", so that no speed is read from them. `hire`: makes the crew that
+    measures, from the job, the seconds that a step may take, and where notices go.
     """
 
     experiment: Experiment
@@ -117,6 +223,7 @@ class Sweep:
     notice: Callable[[str], None] = print
     find: Callable[[str], Variant] = variants.get
     wrong_results: bool = False
+    hire: Callable[[Job, float, Callable[[str], None]], Crew] = Bench
     candidates: list[Candidate] = field(init=False)
     costs: list[float] = field(init=False, default_factory=list)
     flushing: dict[str, int] = field(init=False, default_factory=dict)
@@ -131,64 +238,45 @@ class Sweep:
         """
         began = time.monotonic()
         problems = self.experiment.problems.all()[: self.limit]
-        worker = self._start()
+        crew = self.hire(self._job(), self.experiment.time_limit_s, self.notice)
         try:
-            header = self._header(worker.facts, len(problems))
-            old = self._previous(header) if self.resume else None
+            header = self._header(crew.facts, len(problems))
+            old = self._previous(header, crew.roams) if self.resume else None
             if old is not None and old.path.suffix == ".xz":
                 self.notice(f"{old.path.name} is finished already: nothing to do")
                 return old.path
             path = old.path if old else self.out / f"{header['run']}.jsonl"
             with _append(path, header if old is None else None, self.notice) as file:
-                done: Done = {(row.problem, row.candidate) for row in rows.read_run(path).rows}
-                for number, problem in enumerate(problems):
-                    worker = self._problem(worker, problem, done, file)
-                    self.on_progress(number + 1, len(problems), problem)
+                run = rows.read_run(path)
+                tasks, writer = self._tasks(problems, run), Writer(file, list(run.devices), crew)
+                measured = crew.measure_all(tasks, writer.write)
+                for number, (task, cost) in enumerate(measured, len(problems) - len(tasks) + 1):
+                    self.costs += cost.milliseconds
+                    self.flushing = cost.flushing or self.flushing
+                    self.on_progress(number, len(problems), task.problem)
                 finished = self._finished(rows.read_run(path), time.monotonic() - began)
                 file.write(_line({"finished": finished}))
                 file.flush()
                 return rows.compress(path)
         finally:
-            worker.kill()
+            crew.close()
 
-    def _start(self) -> Process:
+    def _job(self) -> Job:
         what = self.experiment
-        job = Job(self.candidates, what.rounds, what.seed, what.tolerance, self.find, what.timing, self.wrong_results)
-        try:
-            return Process(job, self.experiment.time_limit_s)
-        except WorkerLost as lost:
-            raise NoWorker(
-                f"no worker could start: {lost}. What is measured so far is kept: --resume goes on"
-            ) from None
+        return Job(self.candidates, what.rounds, what.seed, what.tolerance, self.find, what.timing, self.wrong_results)
 
-    def _problem(self, worker: Process, problem: Problem, done: Done, file: TextIO) -> Process:
-        """Measure a problem's missing candidates, with a new worker after each that is lost; return the last one."""
-        shape = (problem.m, problem.n, problem.k)
-        left = [index for index in range(len(self.candidates)) if (shape, index) not in done]
-        again = False
+    def _tasks(self, problems: list[Problem], run: Run) -> list[Task]:
+        """What is not yet measured; a problem that was begun goes on where it began, if that device is there."""
+        done = {(row.problem, row.candidate): row.device for row in run.rows}
+        tasks = []
+        for problem in problems:
+            keys = [((problem.m, problem.n, problem.k), index) for index in range(len(self.candidates))]
+            wanted = tuple(index for shape, index in keys if (shape, index) not in done)
+            if wanted:
+                tasks.append(Task(problem, wanted, next((done[key] for key in keys if key in done), None)))
+        return tasks
 
-        def append(line: str) -> None:
-            file.write(line + "\n")
-            file.flush()
-            left.remove(json.loads(line)["c"])
-
-        while left:
-            try:
-                wanted = list(left)
-                cost = worker.measure(problem, wanted, append)
-                self.costs.append(1000 * cost.pop("seconds") / len(wanted))
-                self.flushing = cost
-            except WorkerLost as lost:
-                guilty = [lost.candidate] if lost.candidate in left else list(left) if again else []
-                again = True
-                for index in guilty:
-                    append(rows.encode(Row(shape, index, lost.status, note=str(lost))))
-                names = ", ".join(self.candidates[index].label for index in guilty) or "between candidates"
-                self.notice(f"{problem}, {names}: {lost.status} ({lost}); a new worker goes on")
-                worker = self._start()
-        return worker
-
-    def _previous(self, header: dict[str, Any]) -> Run | None:
+    def _previous(self, header: dict[str, Any], roams: bool = False) -> Run | None:
         """The newest run, if there is one to go on with or nothing left to do; None to begin a new one."""
         for path in reversed(rows.runs(self.out, self.experiment.name)):
             if path.suffix != ".xz":
@@ -199,7 +287,7 @@ class Sweep:
             except ValueError:
                 self.notice(f"{path.name} has no header and is passed over")
                 continue
-            difference = _difference(run.header, header)
+            difference = _difference(run.header, header, None if roams else run.devices)
             if run.finished is None:
                 if difference:
                     raise InvalidExperiment(f"{path.name} cannot be resumed: {difference}. Run without --resume")
@@ -282,15 +370,17 @@ def _line(record: dict[str, Any]) -> str:
     return json.dumps(record, separators=(",", ":")) + "\n"
 
 
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
-    """Why rows of two runs must not stand in one file."""
+def _difference(old: dict[str, Any], new: dict[str, Any], known: Container[str] | None = None) -> str | None:
+    """Why rows of two runs must not stand in one file. `known`: devices of the old run, None where any of its kind
+    may join."""
     if old["experiment_hash"] != new["experiment_hash"]:
         return f"the specification was another one ({old['experiment_hash']}, now {new['experiment_hash']})"
     if old.get("limit") != new["limit"]:
         return f"its limit on problems was {old.get('limit')}, now {new['limit']}"
     if bool(old.get("wrong_results_timed")) != new["wrong_results_timed"]:
         return "one of both times wrong results too"
-    if old["device"] != new["device"]:
+    kinds = [{key: value for key, value in run["device"].items() if key != "uuid"} for run in (old, new)]
+    if kinds[0] != kinds[1] or (known is not None and rows.device_id(new["device"]) not in known):
         return f"it was measured on {_device(old)}, this is {_device(new)}"
     if old["versions"] != new["versions"]:
         changed = [k for k in new["versions"] if new["versions"][k] != old["versions"].get(k)]

@@ -22,7 +22,7 @@ from common.interpreter import interpreting
 from common.launcher import Prepared, Variant, prepare, sms
 from common.problem import Problem, make_inputs
 from common.reference import Check, Reference, reference, roundings
-from common.rows import Row, encode
+from common.rows import Row, device_id, encode
 from common.timing import (
     DO_BENCH,
     DO_BENCH_REPEAT_MS,
@@ -110,7 +110,9 @@ class Worker:
         self.stopwatch = None if interpreting() else Stopwatch()
         if self.stopwatch is not None:
             torch.cuda.set_stream(self.stopwatch.stream)
-        self.telemetry = device_info.Telemetry(device_info.identity()["uuid"])
+        identity = device_info.identity()
+        self.device_id = device_id(identity)
+        self.telemetry = device_info.Telemetry(identity["uuid"])
 
     def facts(self) -> dict[str, Any]:
         """Device, versions and method, for the run's header."""
@@ -228,7 +230,7 @@ class Worker:
         self.steps[1] += 1
 
     def _send(self, row: Row) -> None:
-        self.send(("row", encode(row)))
+        self.send(("row", encode(replace(row, device=self.device_id))))
 
     def _synchronize(self) -> None:
         if self.device == "cuda":

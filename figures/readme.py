@@ -71,7 +71,7 @@ def _mean(values: list[float]) -> str:
 
 def _provenance(run: Run) -> str:
     versions, problems = run.header["versions"], len({row.problem for row in run.rows})
-    device = run.header["device"]["name"]
+    device = run.device_name
     text = f"run `{run.id}`, {problems} problems, {device}, torch {versions['torch']}, Triton {versions['triton']}"
     repeat = source.repeat_label(run)
     if repeat and (ratios := list(run.speedups(repeat).values())):
