@@ -127,26 +127,32 @@ def row(pair: list[Axes], run: Timeline) -> float:
 def page(runs: list[Timeline]) -> Figure:
     """One row a timeline. All are of one problem."""
     figure, grid = plt.subplots(
-        len(runs), 2, figsize=(10.5, 1.5 + 2.6 * len(runs)), sharex=True, squeeze=False, width_ratios=(1, 1)
+        len(runs), 2, figsize=(10.5, 1.5 + 2.6 * len(runs)), sharex="row", squeeze=False, width_ratios=(1, 1)
     )
-    limit = max(row(list(pair), run) for pair, run in zip(grid, runs, strict=True))
-    for axes in grid.flat:
-        axes.set_xlim(0, limit * 1.02)
+    for pair, run in zip(grid, runs, strict=True):
+        pair[0].set_xlim(0, row(list(pair), run) * 1.02)
     for axes in grid[-1]:
-        axes.set_xlabel("µs since the first program's first clock read")
+        axes.set_xlabel("µs since the first program's first clock read; each row has a scale of its own")
+    height = figure.get_figheight()
     problem = "x".join(map(str, runs[0].facts["problem"]))
     devices = sorted({run.facts["device"]["name"] for run in runs})
-    figure.suptitle(f"What each SM did: {problem} on {' and '.join(devices)}", x=0.01, ha="left", fontweight="bold")
-    height = figure.get_figheight()
+    figure.suptitle(
+        f"What each SM did: {problem} on {' and '.join(devices)}",
+        x=0.01,
+        y=1 - 0.12 / height,
+        va="top",
+        ha="left",
+        fontweight="bold",
+    )
     figure.legend(
         handles=[
             Patch(facecolor=WAIT, label="waits for a peer"),
             Patch(facecolor=FIX_UP, label="puts a part of a tile to its peers' (in the model: where that happens)"),
             plt.Line2D([], [], color=style.INK, linewidth=0.9, linestyle=(0, (4, 2)), label="the last program is done"),
         ],
-        loc="upper left", bbox_to_anchor=(0.005, 1 - 0.3 / height), ncols=3,
+        loc="upper left", bbox_to_anchor=(0.005, 1 - 0.32 / height), ncols=3,
     )  # fmt: skip
-    figure.tight_layout(rect=(0, (0.35 + 0.1 * len(runs)) / height, 1, 1 - 0.5 / height), h_pad=1.0)
+    figure.tight_layout(rect=(0, (0.35 + 0.1 * len(runs)) / height, 1, 1 - 0.6 / height), h_pad=1.0)
     style.small_print(figure, _small_print(runs))
     return figure
 
