@@ -20,7 +20,7 @@ CPU_TORCH := torch==2.13.0
 CPU_TRITON := triton==3.9.0
 HAS_DRIVER = [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null || { ldconfig -p 2>/dev/null || true; } | grep -q 'libcuda\.so'
 
-.PHONY: help setup test lint figures measure regressions trace table explore clean
+.PHONY: help setup test lint figures report measure regressions trace table explore clean
 
 help:  ## print the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -36,6 +36,9 @@ lint: $(STAMP)  ## check style and format with ruff
 
 figures: $(STAMP)  ## draw every figure from the committed measurements
 	@$(BIN)/python -m figures
+
+report: $(STAMP)  ## write figures/report.html, one page with everything; needs no network
+	@$(BIN)/python -m figures.report
 
 measure: $(STAMP)  ## run the committed experiments on this machine's GPU; EXPERIMENTS="headline …" picks some
 	@$(HAS_DRIVER) || { echo 'make measure: no NVIDIA driver was found, and nothing but a GPU can be measured. "make figures" draws the committed measurements.' >&2; exit 2; }

@@ -1,0 +1,380 @@
+"""One self-contained page of everything that was measured: `python -m figures.report` writes figures/report.html.
+
+It holds what is committed and nothing else: cards and sources of the variants, runs, timelines, pictures, the generated
+tables of the README. What is not there yet is left out and named.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import html
+import importlib
+import io
+import re
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import jinja2
+import pygments
+import typer
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+import variants
+from common import rows, timeline
+from common.card import Card
+from common.problem import Problem
+from common.rows import Run, bootstrap_interval, geometric_mean
+from figures import NAMES, source
+from figures.__main__ import HERE, RESULTS
+from figures.readme import README
+
+TEMPLATES = HERE / "templates"
+OUTPUT = HERE / "report.html"
+_LONG_NUMBER = re.compile(r"(?<![\w.])(-?[1-9]\d*\.\d{3,})")
+_BLOCK = re.compile(r"<!-- (\w+): begin.*?-->\n(.*?)<!-- \1: end -->", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the page. `alt`: what a person who does not see it is told. `data`: the CSV files behind it."""
+
+    name: str
+    caption: str
+    alt: str
+    svg: str
+    data: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Data:
+    """A CSV file that the page offers, and where it is from."""
+
+    name: str
+    about: str
+    csv: str
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A variant's speed-up over cuBLAS on a population: geometric mean and interval; None where it has none."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A variant with everything that the page says about it."""
+
+    name: str
+    number: str
+    card: Card
+    parent: str | None
+    code: str
+    diff: str
+    changed_lines: int
+    speeds: dict[str, Speed]
+
+
+# Pictures and their data
+
+
+def picture(name: str, folder: Path, data: dict[str, Data], results: Path) -> Picture | None:
+    """A committed picture, or None where it is not there."""
+    path = folder / f"{name}.svg"
+    if not path.exists():
+        return None
+    text = path.read_text()
+    module = importlib.import_module(f"figures.{name}")
+    caption = " ".join((module.__doc__ or name).split("\n\n")[0].split())
+    behind = [known for known in data if known in text]
+    if hasattr(module, "table"):
+        data[name] = Data(name, caption, as_csv(module.table(results)))
+        behind.append(name)
+    words = " ".join(re.findall(r"<!-- (.*?) -->", text))
+    return Picture(name, caption, f"{caption} Texts in the picture: {words[:600]}", slim(text, name), tuple(behind))
+
+
+def slim(svg: str, name: str) -> str:
+    """The picture for use inside a page: no head, identifiers of its own, coordinates to a hundredth of a point."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+    body = _LONG_NUMBER.sub(lambda found: f"{float(found[1]):.2f}".rstrip("0").rstrip("."), body)
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+    body = re.sub(
+        r'\s(?<!xlink:)id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body
+    )
+    body = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', body)
+    body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
+    body = re.sub(r'(<svg[^>]*?)\swidth="[^"]*"', r"\1", body, count=1)
+    body = re.sub(r'(<svg[^>]*?)\sheight="[^"]*"', r"\1", body, count=1)
+    return re.sub(r"\s*\n\s*", " ", body).replace("> <", "><").strip()
+
+
+def as_csv(table: list[list[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(table)
+    return text.getvalue()
+
+
+def run_data(run: Run) -> Data:
+    """Medians in microseconds, a row a problem and a column a candidate; a status where there is no time."""
+    labels = [c["label"] for c in run.candidates]
+    table: list[list[Any]] = [["M", "N", "K", *labels]]
+    for problem in dict.fromkeys(row.problem for row in run.rows):
+        found = (run.by_candidate.get(index, {}).get(problem) for index in range(len(labels)))
+        table.append([*problem, *(_cell(row) for row in found)])
+    where = source.describe(run).split(": ", 1)[1]
+    return Data(run.id, f"median device time in microseconds; {where}", as_csv(table))
+
+
+def _cell(row: rows.Row | None) -> str:
+    if row is None:
+        return ""
+    return f"{row.median:.2f}" if row.status == "ok" and row.samples else row.status
+
+
+def trace_data(run: timeline.Timeline) -> Data:
+    """The segments of a timeline, in nanoseconds."""
+    table = [[getattr(span, column) for column in timeline.COLUMNS] for span in run.spans]
+    shown = [[round(cell, 1) if isinstance(cell, float) else cell for cell in line] for line in table]
+    about = f"segments of a launch of {run.facts['variant']}, times in nanoseconds, {run.facts['device']['name']}"
+    return Data(run.id, about, as_csv([list(timeline.COLUMNS), *shown]))
+
+
+def all_data(results: Path) -> dict[str, Data]:
+    """Every finished run and timeline, by id."""
+    found: dict[str, Data] = {}
+    for path in sorted([*results.glob("*.jsonl"), *results.glob("*.jsonl.xz")]):
+        run = rows.read_run(path)
+        if run.finished and not run.header.get("dry_run"):
+            found[run.id] = run_data(run)
+    for path in sorted(results.glob(f"{timeline.PREFIX}*{timeline.SUFFIX}")):
+        run = timeline.read(path)
+        if not run.facts.get("dry_run"):
+            found[run.id] = trace_data(run)
+    return found
+
+
+# Variants
+
+
+def entries(runs: dict[str, Run]) -> list[Entry]:
+    """Every variant in the thread's order, then what came after it, then the baselines."""
+    found = []
+    for name in variants.all_names():
+        variant = variants.get(name)
+        parent = variants.resolve(variant.card.parent) if variant.card.parent else None
+        old = variants.get(parent).source if parent else None
+        diff, changed = source_diff(old, variant.source, parent or "", name) if old else ("", 0)
+        number = name.split("_")[0] if source.is_numbered(name) else ""
+        speeds = {population: speed(run, name) for population, run in runs.items()}
+        found.append(Entry(name, number, variant.card, parent, highlighted(variant.source), diff, changed, speeds))
+    return found
+
+
+def highlighted(code: str) -> str:
+    return pygments.highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
+
+
+def source_diff(old: str, new: str, old_name: str, new_name: str) -> tuple[str, int]:
+    """A unified diff of kernels and launches as HTML, and how many lines it adds or takes away.
+
+    Docstring and card are left out: the page shows them in words.
+    """
+    bodies = [text[_first_kernel(text) :].splitlines() for text in (old, new)]
+    lines = list(difflib.unified_diff(*bodies, old_name, new_name, lineterm="", n=3))
+    kinds = {"+": "ins", "-": "del", "@": "place"}
+    shown = []
+    for number, line in enumerate(lines):
+        kind = "place" if number < 2 else kinds.get(line[:1], "same")
+        shown.append(f'<span class="{kind}">{html.escape(line) or " "}</span>')
+    return "".join(shown), sum(line[:1] in "+-" for line in lines[2:])
+
+
+def _first_kernel(text: str) -> int:
+    found = re.search(r"^@\w+\.jit", text, re.MULTILINE)
+    return found.start() if found else 0
+
+
+def speed(run: Run, name: str) -> Speed:
+    """The speed-up of the candidate labelled with the bare name, as in the README's table."""
+    if not source.has(run, name):
+        return Speed(None, note="not measured")
+    if name == source.BASELINE:
+        return Speed(1.0, 1.0, 1.0, "by definition")
+    values = list(run.speedups(name).values())
+    lost = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in source.left_out(run, name).items())
+    if not values:
+        return Speed(None, note=lost or "not measured")
+    return Speed(geometric_mean(values), *bootstrap_interval(values), lost)
+
+
+# Tables
+
+
+def headline(run: Run | None) -> list[dict[str, Any]]:
+    """A row for each problem and candidate of the headline experiment."""
+    if run is None:
+        return []
+    lines = []
+    for problem in dict.fromkeys(row.problem for row in run.rows):
+        base = run.medians(source.BASELINE).get(problem)
+        for label in (c["label"] for c in run.candidates if c["variant"] != "empty"):
+            row = run.by_candidate.get(run.index(label), {}).get(problem)
+            line = {
+                "problem": "x".join(map(str, problem)),
+                "label": label,
+                "status": row.status if row else "not measured",
+            }
+            if row and row.status == "ok" and row.samples:
+                low, high = bootstrap_interval(row.samples, "median")
+                flops = Problem(*problem).flops
+                line |= {"us": row.median, "low": low, "high": high, "tflops": flops / row.median / 1e6}
+                line |= {"speedup": base / row.median if base else None, "order": row.relies_on_dispatch_order}
+            lines.append(line)
+    return lines
+
+
+def traced(results: Path) -> list[dict[str, Any]]:
+    """Where the time of each traced launch went."""
+    found = []
+    for path in sorted(results.glob(f"{timeline.PREFIX}*{timeline.SUFFIX}")):
+        run = timeline.read(path)
+        if not run.facts.get("dry_run"):
+            found.append(
+                {"variant": run.facts["variant"], "problem": "x".join(map(str, run.facts["problem"]))}
+                | run.summary()
+                | {"overhead": run.facts["overhead"]}
+            )
+    newest = {(line["problem"], line["variant"]): line for line in found}
+    return [newest[key] for key in sorted(newest)]
+
+
+def readme_blocks(text: str) -> dict[str, str]:
+    """The generated tables of the README as HTML, by name."""
+    return {name: markdown(body) for name, body in _BLOCK.findall(text)}
+
+
+def markdown(text: str) -> str:
+    """HTML of what the generated parts are made of: tables, lists, paragraphs, links, code and bold."""
+    out: list[str] = []
+    for kind, lines in _paragraphs(text):
+        if kind == "|":
+            head, _, *body = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip()[1:-1])] for line in lines]
+            cells = "".join(f'<th scope="col">{_inline(cell)}</th>' for cell in head)
+            rest = "".join("<tr>" + "".join(f"<td>{_inline(cell)}</td>" for cell in line) + "</tr>" for line in body)
+            out.append(f'<div class="scroll"><table><thead><tr>{cells}</tr></thead><tbody>{rest}</tbody></table></div>')
+        elif kind == "-":
+            out.append("<ul>" + "".join(f"<li>{_inline(line[2:])}</li>" for line in lines) + "</ul>")
+        else:
+            out.append(f"<p>{_inline(' '.join(lines))}</p>")
+    return "\n".join(out)
+
+
+def _paragraphs(text: str) -> list[tuple[str, list[str]]]:
+    found: list[tuple[str, list[str]]] = []
+    fresh = True
+    for line in text.splitlines():
+        kind = line[:1] if line[:1] in ("|", "-") else "p"
+        if not line.strip():
+            fresh = True
+        elif fresh or found[-1][0] != kind:
+            found.append((kind, [line]))
+            fresh = False
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+def _inline(text: str) -> str:
+    text = html.escape(text.replace("\\|", "|"), quote=False).replace("&lt;br&gt;", "<br>")
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
+    text = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
+    return re.sub(r"\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s]+)\)", _link, text)
+
+
+def _link(found: re.Match[str]) -> str:
+    """Links to variants and figures lead to their place on the page, others stay if they lead outside."""
+    words, target = found[1], found[2]
+    inside = re.fullmatch(r"(?:variants|figures)/(?:ablations/)?(\w+)\.(py|svg)", target)
+    if inside:
+        return f'<a href="#{"variant" if inside[2] == "py" else "figure"}-{inside[1]}">{words}</a>'
+    return f'<a href="{target}">{words}</a>' if target.startswith("https://") else words
+
+
+# The page
+
+
+def render(results: Path = RESULTS, figures: Path = HERE, readme: Path = README) -> str:
+    """The page's HTML."""
+    data = all_data(results)
+    pictures = [found for name in NAMES if (found := picture(name, figures, data, results))]
+    populations = {name: run for name in source.POPULATIONS if (run := rows.newest_run(results, name))}
+    newest = rows.newest_run(results, "headline")
+    shown = [run for run in (*populations.values(), newest) if run]
+    blocks = readme_blocks(readme.read_text()) if readme.exists() else {}
+    blocks.pop("variants", None)  # the cards say the same and more
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["link"] = lambda name: f"variant-{name}"
+    return environment.get_template("report.html.j2").render(
+        entries=entries(populations),
+        populations={name: text.split(":")[0] for name, text in source.POPULATIONS.items() if name in populations},
+        averages={a.variant: a for a in source.thread_averages()},
+        pictures=pictures,
+        missing=[name for name in NAMES if name not in {p.name for p in pictures}],
+        data=data,
+        headline=headline(newest),
+        headline_run=newest,
+        traced=traced(results),
+        devices=sorted({source.describe(run).split(": ")[1] for run in shown}),
+        runs=shown,
+        measured=measured(shown),
+        floors={run.id: median(run.medians("empty").values()) for run in shown if source.has(run, "empty")},
+        blocks=blocks,
+        titles={"claims": "The thread's claims", "protocols": "Protocols", "resources": "Resources"},
+        light=HtmlFormatter(style="default").get_style_defs(".code"),
+        dark=HtmlFormatter(style="github-dark").get_style_defs(".code"),
+    )
+
+
+def measured(runs: list[Run]) -> list[str]:
+    """When, at which commit and with which library the runs were made, as far as they say so."""
+    found: dict[str, None] = {}
+    for run in runs:
+        header, versions = run.header, run.header["versions"]
+        if versions.get("cublas"):
+            found[f"cuBLAS {versions['cublas']}, driver {versions['driver']}"] = None
+        if header.get("date"):
+            found[f"measured {header['date'][:10]}, commit {header['commit']}"] = None
+    return list(found)
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="where the page goes")] = OUTPUT,
+    results: Annotated[Path, typer.Option(help="where measurements lie")] = RESULTS,
+) -> None:
+    """Write one page with everything: variants, pictures, tables, data. It needs no network and opens from a file."""
+    if not out.absolute().parent.is_dir():
+        print(f"--out {out}: there is no folder {out.absolute().parent}", file=sys.stderr)
+        raise SystemExit(2)
+    began = time.monotonic()
+    text = render(results)
+    out.write_text(text)
+    print(f"{out}: {len(text.encode()) / 1e6:.1f} MB in {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    typer.run(main)
