@@ -40,7 +40,8 @@ for name in sys.argv[1:]:
         for kernel in compile_variant(variants.get(name), "sm_90", config):
             ptx = kernel.asm["ptx"]
             wgmma = len(re.findall(r"wgmma\\.mma_async", ptx))
-            found.append(kernel.as_dict() | {"variant": name, "wgmma": wgmma, "block": config.block, "warps": config.num_warps})
+            found.append(kernel.as_dict() | {"wgmma": wgmma, "block": config.block, "warps": config.num_warps})
+            found[-1]["variant"] = name
             found[-1]["tma"] = len(re.findall(r"cp\\.async\\.bulk\\.tensor\\.2d\\.shared", ptx))
             found[-1]["partials"] = len(re.findall(r"ld\\.(?:global\\.cg|shared::cluster)\\.v[24]", ptx))
             found[-1]["split"] = config.split
