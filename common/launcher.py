@@ -31,6 +31,8 @@ OUTPUTS = {torch.int8: torch.int32, torch.float8_e4m3fn: torch.float16, torch.fl
 """C's dtype where it is not that of A and B."""
 MOST_STAGES = 64
 """Pipeline stages, at most: more than any GPU's latency asks for."""
+MOST_TILE = 2**17
+"""Elements of a tile of C, at most: 128 a thread with 32 warps, where compilers take minutes and registers end."""
 ACTIVATIONS = ("relu", "gelu", "silu")
 GLUON_TRITON = "3.9"
 """The Triton whose Gluon the kernels are written in: its interface changes from version to version."""
@@ -379,6 +381,9 @@ def check_config(variant: Variant, config: Config) -> None:
     for name, size, least in zip(names, config.block, card.contract.least_block, strict=True):
         if size < least or size & (size - 1):
             raise UnsupportedProblem(f"{name}={size}: a block is a power of two of at least {least}")
+    block_m, block_n, block_k = config.block
+    if max(block_m * block_n, block_m * block_k, block_k * block_n) > MOST_TILE:
+        raise UnsupportedProblem(f"block {config.block}: no side by another may pass {MOST_TILE} elements")
     if card.language == "gluon":
         _check_warpgroups(variant, config)
     for name in ("num_warps", "full_tiles_warps"):

@@ -55,7 +55,12 @@ def test_run_without_a_gpu_says_what_to_do() -> None:
         (("run", "v05", "--m", "64", "--n", "64", "--k", "64", "--interpret", "--block", "64x64"), "128x128x32"),
         (("run", "v05", "--m", "64", "--n", "64", "--k", "64", "--interpret", "--no-two-tiles"), "always two-tile"),
         (("run", "v05", "--m", "64", "--n", "64", "--k", "64", "--interpret", "--seed", "9" * 23), "--seed"),
+        (("run", "v05", "--m", "9999360", "--n", "9999360", "--k", "64", "--interpret"), "does not fit in memory"),
         (("compile", "v05", "--arch", "sm_91"), "sm_90"),
+        (("compile", "v05", "--block", "100x100x32"), "power of two"),
+        (("compile", "v05", "--block", "512x512x512"), "131072"),
+        (("compile", "v05", "--warps", "3"), "--warps 3"),
+        (("compile", "v05", "--stages", "0"), "--stages 0"),
     ],
 )
 def test_faults_end_with_one_line(arguments: tuple[str, ...], message: str) -> None:

@@ -20,6 +20,7 @@ from common import interpreter
 from common.card import Config
 from common.errors import (
     NoDevice,
+    UnsupportedProblem,
 )
 from common.launcher import Prepared, Variant, compiled_kernel, prepare
 from common.problem import Problem, make_inputs
@@ -87,8 +88,7 @@ def run(
     _choose_device(interpret)
     config = _config(v, programs, block, warps, stages, two_tiles, order)
     device = "cpu" if interpreter.interpreting() else "cuda"
-    a, b = make_inputs(Problem(m, n, k), seed, device=device)
-    out = torch.full((m, n), float("nan"), dtype=a.dtype, device=device)
+    a, b, out = _operands(Problem(m, n, k), seed, device)
     prepared = prepare(v, a, b, out, config, strict_residency=strict_residency)
     prepared.run()
     report = _report(v, prepared)
@@ -96,6 +96,16 @@ def run(
     report |= {"status": "ok" if check.ok else "incorrect", "error": check.error, "tolerance": check.tolerance}
     print(json.dumps(report, indent=1)) if as_json else _print_report(report)
     raise SystemExit(0 if check.ok else 1)
+
+
+def _operands(problem: Problem, seed: int, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A, B and a C full of NaN. Raises UnsupportedProblem where memory does not hold them."""
+    try:
+        a, b = make_inputs(problem, seed, device=device)
+        return a, b, torch.full((problem.m, problem.n), float("nan"), dtype=a.dtype, device=device)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UnsupportedProblem(f"{problem.m}x{problem.n}x{problem.k} does not fit in memory ({reason})") from error
 
 
 def _choose_device(interpret: bool) -> None:

@@ -19,6 +19,7 @@ from common.architectures import ARCHITECTURES, parse_architectures
 from common.card import Card, Config, read_card
 from common.comparison import ALL_LEVELS, Side, compare, parse_levels
 from common.errors import UnsupportedProblem, nearest
+from common.launcher import MOST_TILE
 
 WIDTH = 150
 """Columns where the output is no terminal."""
@@ -59,6 +60,9 @@ def config_changes(block: str | None, warps: int | None, stages: int | None, sem
         for size in changes["block"]:
             if size < 16 or size & (size - 1) or size > 1024:
                 raise UnsupportedProblem(f"block {block!r}: each size is a power of two from 16 to 1024")
+        block_m, block_n, block_k = changes["block"]
+        if max(block_m * block_n, block_m * block_k, block_k * block_n) > MOST_TILE:
+            raise UnsupportedProblem(f"block {block!r}: no side by another may pass {MOST_TILE} elements")
     if warps is not None:
         if warps not in (1, 2, 4, 8, 16, 32):
             raise UnsupportedProblem(f"--warps {warps}: a power of two from 1 to 32")
