@@ -18,7 +18,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from common import rows
-from common.errors import InvalidExperiment, NoDevice, NoWorker, UnknownVariant, UnsupportedProblem, nearest
+from common.errors import (
+    InvalidExperiment,
+    NoDevice,
+    NoWorker,
+    UnknownVariant,
+    UnsupportedProblem,
+    UnsupportedTriton,
+    nearest,
+)
 from experiments import tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
@@ -428,7 +436,7 @@ def main() -> None:
     """Run the command line; the project's own errors end it with one line and exit code 2."""
     try:
         app()
-    except (InvalidExperiment, NoDevice, NoWorker, UnknownVariant, UnsupportedProblem) as error:
+    except (InvalidExperiment, NoDevice, NoWorker, UnknownVariant, UnsupportedProblem, UnsupportedTriton) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 

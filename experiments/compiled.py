@@ -5,6 +5,7 @@ Needs no GPU, and gives the same everywhere.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,8 @@ from common.inspection import Inspection
 from experiments.claims import Claims, Key
 
 KIND = "compiled"
+_PATHS = re.compile(r"(?<![\w.])(/[\w.+-]+)+/")
+"""Folders of files that a compiler names when it fails: those of the machine that built it."""
 
 
 def _job(wanted: Key) -> Job:
@@ -49,7 +52,7 @@ def _records(wanted: list[Key], made: Iterable[Inspection]) -> Iterable[dict[str
         yield {
             "key": list(one),
             "status": found.status,
-            "error": found.error[:160],
+            "error": _PATHS.sub("", found.error)[:160],
             "config": f"{'x'.join(map(str, found.config['block']))} w{found.num_warps} s{found.num_stages}",
             "registers": found.registers,
             "n_spills": found.n_spills,

@@ -279,7 +279,7 @@ def _judge_compiled(test: Test, measure: Compiled, results: Results) -> dict[str
     found: dict[str, Any] = {"source": document.id}
     if test.rule == "fails":
         failed = mine["status"] != "ok"
-        shown = mine["error"] if failed else f"compiles: {mine['registers']} registers, {mine['n_spills']} spills"
+        shown = f"does not: {mine['error']}" if failed else f"compiles: {mine['registers']} registers"
         return found | {"verdict": "reproduced" if failed else "not reproduced", "shown": shown}
     if mine["status"] != "ok":
         return found | {"verdict": "not testable here", "shown": f"does not compile: {mine['error']}"}
@@ -330,7 +330,9 @@ def by_compiler(answer: Answer) -> list[str]:
 
 def _about(test: Test, measure: Compiled) -> tuple[str, ...]:
     kernel = measure.variant + (f" beside {measure.beside}" if measure.beside else "")
-    launch = (measure.block,) if measure.block else ()
+    launch = (
+        (measure.block + (f" w{measure.warps} s{measure.stages}" if measure.warps else ""),) if measure.block else ()
+    )
     quantity = "compiles" if test.rule == "fails" else QUANTITIES[measure.quantity]
     return (f"{quantity} of {kernel}" if test.rule != "fails" else kernel, measure.architecture, *launch)
 

@@ -25,7 +25,6 @@ SPILLS = [
     ("v07 at 128x128x32", ("v07_atomic_min_lock", "sm_80"), style.PALETTE[7]),
     ("v08 at 128x256x64", ("v08_while_loop", "sm_80", "128x256x64"), style.PALETTE[8]),
     ("v08, shared pointers, at 128x256x64", ("v08_shared_pointers", "sm_80", "128x256x64"), style.PALETTE[4]),
-    ("v03 at 128x128x32, sm_86", ("v03_incremental_pointers", "sm_86"), style.PALETTE[5]),
 ]
 
 
@@ -48,10 +47,7 @@ def lines(axes: Axes, document: Document, drawn: list[Any], quantity: str) -> No
         failed = [i for i, r in found if r and r["status"] != "ok"]
         if good:
             axes.plot(*zip(*good, strict=True), "o-", color=colour, label=name, linewidth=1.6, ms=5)
-        if failed:
-            label = None if good else name
-            axes.plot(failed, [0] * len(failed), "X", color=colour, mec=style.INK, mew=0.5, ms=8, label=label)
-            axes.annotate("does not\ncompile", (failed[-1], 0), (6, 8), textcoords="offset points", fontsize=6.5)
+        axes.plot(failed, [0] * len(failed), "X", color=colour, mec=style.INK, mew=0.5, ms=8)
     axes.set_xticks(range(len(VERSIONS)), VERSIONS)
     axes.set_xlim(-0.3, len(VERSIONS) - 0.7)
     top = axes.get_ylim()[1]
@@ -78,6 +74,20 @@ def draw(results: Path) -> Figure:
     style.small_print(
         figure,
         f"{document.id}, compiled offline. Instructions are counted where they stand in the largest loop with matrix "
-        "instructions, not by how often they run.",
+        f"instructions, not by how often they run.\n{failing(document)}",
     )
     return figure
+
+
+def failing(document: Document) -> str:
+    """What does not compile at all, and by which versions it does."""
+    told: dict[str, dict[bool, list[str]]] = {}
+    for found in document.records:
+        name, kernel, target, version, *_ = found["key"]
+        versions = told.setdefault(f"{name}'s {kernel} ({target})", {True: [], False: []})
+        versions[found["status"] == "ok"] += [version] if version not in versions[found["status"] == "ok"] else []
+    broken = {name: versions for name, versions in told.items() if versions[False]}
+    return "Does not compile: " + "; ".join(
+        f"{name} with Triton {', '.join(sorted(v[False]))} (it does with {', '.join(sorted(v[True])) or 'none'})"
+        for name, v in broken.items()
+    )

@@ -37,13 +37,14 @@ def row(axes: Axes, position: int, answer: Answer) -> None:
         if first.claimed:
             axes.plot(first.claimed, position, "v", color="white", mec=style.INK, mew=0.9, ms=6, zorder=4)
     else:
+        axes.axhspan(position - 0.45, position + 0.45, color="white", zorder=1)
         words = first.reason if answer.verdict == "not testable here" else f"{first.name}: {first.shown}"
         shown = "\n".join(textwrap.wrap(textwrap.shorten(words, 190, placeholder=" …"), 95))
-        axes.text(LIMITS[0] * 1.03, position, shown, va="center", fontsize=7, color=style.FAINT)
+        axes.text(LIMITS[0] * 1.03, position, shown, va="center", fontsize=7, color=style.FAINT, zorder=2)
     place = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8}
     axes.text(1.015, position, answer.verdict, color=colour, fontweight="bold", **place)
     value = str(first.shown) if first.low is not None else ""
-    axes.text(1.26, position, value, color=style.INK, **place)
+    axes.text(1.29, position, value, color=style.INK, **place)
 
 
 def draw(results: Path) -> Figure:
@@ -77,7 +78,7 @@ def draw(results: Path) -> Figure:
         Line2D([], [], marker="v", color="white", mec=style.INK, ms=6, label="the thread's number"),
     ]
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.3, 0.995), ncols=2)
-    figure.subplots_adjust(left=0.33, right=0.70, top=0.94, bottom=0.095)
+    figure.subplots_adjust(left=0.33, right=0.69, top=0.94, bottom=0.095)
     sources = sorted({a.outcomes[0].source for a in answers if a.outcomes[0].source})
     style.small_print(figure, _notes(read.machines(), sources))
     return figure
