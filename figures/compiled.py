@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def lines(axes: Axes, document: Document, drawn: list[Any], quantity: str) -> No
 def draw(results: Path) -> Figure:
     """Raises MissingRun where nothing was compiled."""
     document = source.require_document(results, "compiled")
-    figure, grid = plt.subplots(1, 3, figsize=(12, 4.1))
+    figure, grid = plt.subplots(1, 3, figsize=(12, 4.3))
     for axes, quantity, title in zip(
         grid[:2], ("hot_shared_store", "hot_barrier"), ("shared stores", "barriers"), strict=True
     ):
@@ -70,11 +71,11 @@ def draw(results: Path) -> Figure:
     lines(grid[2], document, SPILLS, "n_spills")
     grid[2].set_title("spills of the first wave (bytes / 4), sm_80", fontsize=9)
     figure.suptitle("Compiled code by the version of Triton", x=0.01, ha="left", fontweight="bold")
-    figure.tight_layout(rect=(0, 0.06, 1, 0.99))
+    figure.tight_layout(rect=(0, 0.09, 1, 0.99))
     style.small_print(
         figure,
         f"{document.id}, compiled offline. Instructions are counted where they stand in the largest loop with matrix "
-        f"instructions, not by how often they run.\n{failing(document)}",
+        "instructions, not by how often they run.\n" + textwrap.fill(failing(document), 205),
     )
     return figure
 
