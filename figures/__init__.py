@@ -20,4 +20,8 @@ NAMES = (
     "waves",
     "swizzle",
     "rounding",
+    "landscape",
+    "chosen",
+    "win_map",
+    "regret",
 )

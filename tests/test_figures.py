@@ -30,6 +30,9 @@ MEASURED = {
 TRACED = {"timeline": (1536, 1792, 6016), "timeline_split": (256, 512, 32768)}
 OF_CLAIMS = ("regressions", "ablations", "averages", "compiled", "grid", "waves", "swizzle", "rounding")
 """Tested in test_claim_figures.py."""
+OF_CORPUS = ("landscape", "chosen", "win_map", "regret")
+"""Tested in test_corpus_figures.py."""
+MINE = [name for name in NAMES if name not in (*OF_CLAIMS, *OF_CORPUS)]
 VARIANTS = (
     "empty",
     "torch_matmul",
@@ -91,7 +94,7 @@ def results(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_CLAIMS])
+@pytest.mark.parametrize("name", MINE)
 def test_the_same_results_give_the_same_bytes(name: str, results: Path, tmp_path: Path) -> None:
     first, second = (render(name, results, tmp_path / folder) for folder in ("first", "second"))
     assert [path.suffix for path in first] == [".svg", ".png"]
@@ -178,7 +181,7 @@ def test_an_unknown_figure_is_refused_with_the_nearest() -> None:
     assert nearest("speedups", NAMES) in done.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_CLAIMS])
+@pytest.mark.parametrize("name", MINE)
 def test_the_committed_picture_shows_the_newest_run(name: str) -> None:
     from common.rows import newest_run
 
