@@ -163,6 +163,7 @@ def test_every_gpu_has_candidates_that_fit_it(shape: tuple[int, int, int], gpu: 
         wanted = c.variant.card.contract.architectures
         assert not wanted or gpu[1] in wanted
         assert c.config.programs % gpu[0] == 0
+        assert gpu is H200 or not c.config.tma
 
 
 def test_a_candidate_that_refuses_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch, device: str) -> None:

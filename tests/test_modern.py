@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -318,3 +323,50 @@ def test_a_workspace_that_grows_leaves_a_captured_graph_right() -> None:
     prepared.b.copy_(b)
     graph.replay()
     assert torch.equal(prepared.out.double(), a.double() @ b.double()) and len(filler) == 16
+
+
+COMPILE = """
+import json, sys, variants
+from common.compilation import compile_variant
+v = variants.get("v09")
+block, warps, stages, programs, tma, arch = json.loads(sys.argv[1])
+config = v.card.default.replace(
+    block=tuple(block), num_warps=warps, num_stages=stages, programs=programs * 132, tma=tma, split=3
+)
+(found,) = compile_variant(v, arch, config, (1536, 1792, 6016))
+print(json.dumps({"local": found.local_bytes, "ptx": found.asm["ptx"], "ttgir": found.asm["ttgir"]}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "arch"),
+    [
+        (((128, 256, 64), 8, 3, 1, True), "sm_90"),
+        (((128, 128, 64), 4, 3, 2, True), "sm_90"),
+        (((128, 128, 64), 8, 4, 1, False), "sm_90"),
+        (((64, 128, 64), 4, 4, 2, False), "sm_80"),
+    ],
+)
+def test_compiled_kernels_are_pipelined_and_spill_nothing(config: tuple, arch: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", COMPILE, json.dumps([*config, arch])]
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["local"] == 0
+    by_tma = config[-1]
+    assert ("cp.async.bulk.tensor" in found["ptx"]) == by_tma and ("cp.async.cg" in found["ptx"]) != by_tma
+    assert ("wgmma.mma_async" in found["ptx"]) == (arch == "sm_90") and ("mma.sync" in found["ptx"]) == (
+        arch == "sm_80"
+    )
+    # The innermost loops with a dot load nothing that the dot waits for at once, and nothing under a mask of K.
+    assert "tt.load" not in "".join(_loops_with_a_dot(found["ttgir"]))
+
+
+def _loops_with_a_dot(ttgir: str) -> list[str]:
+    """The text of each innermost loop that multiplies."""
+    inner = [part.split("scf.yield")[0] for part in ttgir.split("scf.for")[1:]]
+    found = [part for part in inner if "warp_group_dot" in part or "tt.dot" in part]
+    assert found, "no loop multiplies"
+    return found

@@ -34,6 +34,8 @@ from common.quick import QuickLaunch
 COSTS = Path(__file__).parent / "costs.json"
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32)
 """K ranges of a shared tile that are considered."""
+FIRST_TMA = 90
+"""The first architecture that has the TMA; on others the same tile loads by pointers."""
 MOST_KEPT = 8192
 """Choices kept; when there are more, all are forgotten and made again."""
 
@@ -98,6 +100,8 @@ def ranked(
     found, works, constants = [], [], []
     for family, split in itertools.product(families(), SPLITS):
         config = _for_dtype(family.config, problem, precision)
+        if _number(arch) < FIRST_TMA:
+            config = config.replace(tma=False)
         if not family.fits(arch, shared_memory):
             continue
         config = config.replace(programs=family.programs_per_sm * sm_count, split=split)
@@ -111,6 +115,11 @@ def ranked(
     times = cost.predict(np.array(constants).T, cost.table(works)) if found else np.empty(0)
     order = np.argsort(times, kind="stable")
     return [Choice(*found[i], float(times[i])) for i in order]
+
+
+def _number(arch: str) -> int:
+    """90 for `sm_90`."""
+    return int("".join(filter(str.isdecimal, arch)))
 
 
 def _for_dtype(config: Config, problem: Problem, precision: Precision) -> Config:
