@@ -22,6 +22,14 @@ class InvalidExperiment(ValueError):
     """An experiment file does not match the schema; the message names file, line, key and what is allowed."""
 
 
+class DamagedRun(ValueError):
+    """A file of results is no run, or not all of it can be read; the message names file and line."""
+
+
+class NotWritable(OSError):
+    """Nothing can be written where results or pictures should go."""
+
+
 class WrongResult(RuntimeError):
     """A kernel's result is wrong, so nothing about its speed is recorded."""
 
@@ -43,7 +51,10 @@ OWN_ERRORS = (
     NotCoResident,
     UnknownVariant,
     InvalidExperiment,
+    DamagedRun,
+    NotWritable,
     WrongResult,
+    NoWorker,
     NoDevice,
     UnsupportedTriton,
 )

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from common.errors import DamagedRun
+
 Problem = tuple[int, int, int]
 STATUSES = (
     "ok",
@@ -33,6 +35,8 @@ STATUSES = (
 )
 
 
+HEADER = {"run": str, "candidates": list, "device": dict, "versions": dict, "dtype": str, "rounds": int}
+"""What a header says at least, and as what."""
 MOST_BYTES = 300
 """No row is longer, its newline included."""
 
@@ -173,43 +177,108 @@ def decode(record: dict[str, Any]) -> Row:
             *(tuple(int(value) for value in record.get(name, ())) for name in ("clk", "w", "thr")),
             device=str(record.get("g", "")),  # `read_run` puts the device's id for its number
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a row: {str(record)[:80]}") from error
     if row.status not in STATUSES:
         raise ValueError(f"{row.status!r} is no status: {', '.join(STATUSES)}")
+    if min(row.problem) < 0:
+        raise ValueError(f"{'x'.join(map(str, row.problem))} is no problem")
+    wrong = [sample for sample in row.samples if not (math.isfinite(sample) and sample > 0)]
+    if wrong:
+        raise ValueError(f"a sample of {wrong[0]:g} us: samples are finite and above 0")
+    if row.error is not None and (not row.error >= 0 or (row.status == "ok" and math.isinf(row.error))):
+        raise ValueError(f"an error of {row.error} with status {row.status}")
     return row
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The first line of a run. Raises DamagedRun where it is no header."""
+    return _header(path, _lines(path))
 
 
 def read_run(path: Path) -> Run:
     """Read a run, compressed or not; a half-written last line is left out with a warning.
 
-    Raises ValueError where the first line is no header or a later one no row.
+    Raises DamagedRun naming file and line where the first one is no header or a later one no row of this run.
     """
-    data = path.read_bytes()
-    text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode(errors="replace")
-    lines = text.splitlines(keepends=True)
+    lines = _lines(path)
     if lines and not _whole(lines[-1]):
-        warnings.warn(f"{path}: the last line is half-written and left out", stacklevel=2)
+        warnings.warn(f"{path}:{len(lines)}: the last line is half-written and left out", stacklevel=2)
         lines.pop()
-    records = [json.loads(line) for line in lines]
-    if not records or not isinstance(records[0], dict) or "run" not in records[0]:
-        raise ValueError(f"{path} is not a run: its first line is no header")
-    run = Run(path, records[0])
-    for number, record in enumerate(records[1:], 2):
-        if isinstance(record, dict) and "finished" in record:
-            run.finished = record["finished"]
-            continue
-        if isinstance(record, dict) and "device" in record:
-            run.joined.append(record["device"])
-            continue
+    run = Run(path, _header(path, lines))
+    for number, line in enumerate(lines[1:], 2):
         try:
-            row = decode(record)
-            if isinstance(record.get("g"), int):
-                row = replace(row, device=list(run.devices)[record["g"]])
-            run.rows.append(row)
-        except (ValueError, IndexError) as error:
-            raise ValueError(f"{path}:{number}: {error}") from None
+            _take(run, _parsed(line))
+        except ValueError as error:
+            raise DamagedRun(f"{path}:{number}: {error}") from None
+    if path.suffix == ".xz" and run.finished is None:
+        raise DamagedRun(f"{path}:{len(lines)}: the end is missing: a compressed run says that it is finished")
     return run
+
+
+def _take(run: Run, record: Any) -> None:
+    """Add a line's record to a run. Raises ValueError where it is none of this run."""
+    if isinstance(record, dict) and isinstance(record.get("finished"), dict):
+        run.finished = record["finished"]
+    elif isinstance(record, dict) and isinstance(record.get("device"), dict) and "name" in record["device"]:
+        run.joined.append(record["device"])
+    else:
+        row = decode(record)
+        number = record.get("g")
+        if isinstance(number, int):
+            devices = list(run.devices)
+            if not 0 <= number < len(devices):
+                raise ValueError(f"device {number}: {len(devices)} are known so far")
+            row = replace(row, device=devices[number])
+        _check_fit(row, run)
+        run.rows.append(row)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        data = path.read_bytes()
+        return (lzma.decompress(data) if path.suffix == ".xz" else data).decode(errors="replace").splitlines(True)
+    except OSError as error:
+        raise DamagedRun(f"{path}: {error.strerror or error}") from None
+    except lzma.LZMAError as error:
+        raise DamagedRun(f"{path}:1: not readable as xz: {error}") from None
+
+
+def _header(path: Path, lines: list[str]) -> dict[str, Any]:
+    try:
+        header = _parsed(lines[0]) if lines else None
+    except ValueError as error:
+        raise DamagedRun(f"{path}:1: {error}") from None
+    if not isinstance(header, dict) or "run" not in header:
+        raise DamagedRun(f"{path}:1: not a run: its first line is no header")
+    lacking = [key for key, kind in HEADER.items() if not isinstance(header.get(key), kind)]
+    if not lacking and not all(isinstance(c, dict) and {"label", "variant"} <= c.keys() for c in header["candidates"]):
+        lacking = ["label and variant of each candidate"]
+    if not lacking and "name" not in header["device"]:
+        lacking = ["the device's name"]
+    if lacking:
+        raise DamagedRun(f"{path}:1: the header lacks {', '.join(lacking)}")
+    return header
+
+
+def _parsed(line: str) -> Any:
+    """A line's JSON, in which NaN and Infinity, which Python takes for numbers, are none. Raises ValueError."""
+
+    def refuse(name: str) -> float:
+        raise ValueError(f"{name} is no number")
+
+    try:
+        return json.loads(line, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not readable as JSON: {error.msg}: {line.strip()[:60]}") from None
+
+
+def _check_fit(row: Row, run: Run) -> None:
+    """Raise ValueError where a row cannot be of a run with this header."""
+    if not 0 <= row.candidate < len(run.candidates):
+        raise ValueError(f"candidate {row.candidate}: the header has 0 to {len(run.candidates) - 1}")
+    if row.status == "ok" and not row.samples and not run.header.get("dry_run"):
+        raise ValueError("ok without a sample, in a run that was timed")
 
 
 def _whole(line: str) -> bool:
@@ -249,16 +318,22 @@ def runs(results: Path, experiment: str) -> list[Path]:
 
 
 def newest_run(results: Path, experiment: str) -> Run | None:
-    """The newest finished run of a whole experiment, or None: no dry run, and none with a limit on its problems."""
+    """The newest finished run of a whole experiment, or None: no dry run, and none with a limit on its problems.
+
+    Raises DamagedRun where a finished one that is newer cannot be read: an older one must not take its place unseen.
+    """
     for path in reversed(runs(results, experiment)):
-        try:
-            run = read_run(path)
-        except ValueError as error:
-            warnings.warn(str(error), stacklevel=2)
+        if path.suffix != ".xz" and not says_finished(path):
             continue
+        run = read_run(path)
         if run.finished and not run.header.get("limit") and not run.header.get("dry_run"):
             return run
     return None
+
+
+def says_finished(path: Path) -> bool:
+    """Whether a plain run's last whole line says that the run ended, whatever the other lines hold."""
+    return any(line.startswith('{"finished"') for line in _lines(path)[-2:])
 
 
 def geometric_mean(values: Iterable[float]) -> float:

@@ -15,6 +15,8 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from common.errors import DamagedRun
+
 PREFIX, SUFFIX = "trace-", ".json.gz"
 
 
@@ -145,13 +147,13 @@ def _track(sm: int, lane: int) -> int:
 
 
 def read(path: Path) -> Timeline:
-    """The timeline of a file. Raises ValueError naming the file where it is none."""
+    """The timeline of a file. Raises DamagedRun naming the file where it is none."""
     try:
         other = json.loads(gzip.decompress(path.read_bytes()))["otherData"]
         columns, table = other.pop("columns"), other.pop("segments")
         spans = tuple(Span(**dict(zip(columns, row, strict=True))) for row in table)
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no timeline of `python -m variants trace`: {error}") from None
+        raise DamagedRun(f"{path} is no timeline of `python -m variants trace`: {error}") from None
     return Timeline(other, spans)
 
 

@@ -18,15 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from common import rows
-from common.errors import (
-    InvalidExperiment,
-    NoDevice,
-    NoWorker,
-    UnknownVariant,
-    UnsupportedProblem,
-    UnsupportedTriton,
-    nearest,
-)
+from common.errors import OWN_ERRORS, DamagedRun, InvalidExperiment, NoDevice, nearest
 from experiments import tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
@@ -46,14 +38,18 @@ def list_experiments(as_json: Annotated[bool, typer.Option("--json", help="print
     found = []
     for path in files(HERE):
         experiment = load(path)
-        newest = rows.newest_run(RESULTS, experiment.name)
+        try:
+            newest = rows.newest_run(RESULTS, experiment.name)
+            known = newest.id if newest else None
+        except DamagedRun as error:
+            known = f"damaged: {error}"
         found.append(
             {
                 "file": path.name,
                 "question": experiment.question,
                 "problems": len(experiment.problems.all()),
                 "candidates": len(experiment.all_candidates()),
-                "newest_run": newest.id if newest else None,
+                "newest_run": known,
             }
         )
     if as_json:
@@ -436,7 +432,7 @@ def main() -> None:
     """Run the command line; the project's own errors end it with one line and exit code 2."""
     try:
         app()
-    except (InvalidExperiment, NoDevice, NoWorker, UnknownVariant, UnsupportedProblem, UnsupportedTriton) as error:
+    except OWN_ERRORS as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 

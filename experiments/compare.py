@@ -11,7 +11,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from common.errors import InvalidExperiment
+from common.errors import DamagedRun, InvalidExperiment
 from common.rows import Problem, Run, bootstrap_interval, geometric_mean, read_run
 from experiments.tables import BASELINE, chosen
 
@@ -76,10 +76,8 @@ def load_run(path: Path) -> Run:
     """A run of a file. Raises InvalidExperiment where it is none."""
     try:
         return read_run(path)
-    except OSError as error:
-        raise InvalidExperiment(f"{path}: {error.strerror or error}") from None
-    except Exception as error:
-        raise InvalidExperiment(f"{path}: not readable as a run: {error}") from None
+    except DamagedRun as error:
+        raise InvalidExperiment(str(error)) from None
 
 
 def noise_floor(*runs: Run) -> float:

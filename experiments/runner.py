@@ -17,7 +17,7 @@ import numpy as np
 
 import variants
 from common import device, rows
-from common.errors import InvalidExperiment, NoWorker
+from common.errors import DamagedRun, InvalidExperiment, NoWorker
 from common.launcher import Variant
 from common.problem import Problem
 from common.rows import Row, Run
@@ -277,25 +277,33 @@ class Sweep:
         return tasks
 
     def _previous(self, header: dict[str, Any], roams: bool = False) -> Run | None:
-        """The newest run, if there is one to go on with or nothing left to do; None to begin a new one."""
+        """The newest run of this specification, device and code: to go on with, or with nothing left to do; None to
+        begin a new one. Raises InvalidExperiment where only others were stopped, or where a run is damaged."""
+        others = []
         for path in reversed(rows.runs(self.out, self.experiment.name)):
-            if path.suffix != ".xz":
+            plain = path.suffix != ".xz"
+            if plain:
                 with _append(path, None, self.notice):
                     pass
-            try:
-                run = rows.read_run(path)
-            except ValueError:
+            if plain and not path.stat().st_size:
                 self.notice(f"{path.name} has no header and is passed over")
                 continue
-            difference = _difference(run.header, header, None if roams else run.devices)
-            if run.finished is None:
-                if difference:
-                    raise InvalidExperiment(f"{path.name} cannot be resumed: {difference}. Run without --resume")
-                return run
-            if difference:
-                self.notice(f"{path.name} is finished and no match: {difference}")
+            try:
+                run, difference = None, _difference(rows.read_header(path), header)
+                if difference is None:
+                    run = rows.read_run(path)
+                    difference = _difference(run.header, header, None if roams else run.devices)
+            except DamagedRun as error:
+                raise InvalidExperiment(
+                    f"{error}. Repair the line or move the file away: --resume measures nothing twice"
+                ) from None
+            if run is None or difference is not None:
+                self.notice(f"{path.name} is no match: {difference}")
+                others += [f"{path.name} cannot be resumed: {difference}"] if plain else []
                 continue
-            return run if path.suffix == ".xz" else rows.read_run(rows.compress(path))
+            return rows.read_run(rows.compress(path)) if plain and run.finished is not None else run
+        if others:
+            raise InvalidExperiment(f"{'; '.join(others)}. Run without --resume")
         self.notice(f"no run of {self.experiment.name} to resume in {self.out}: a new run begins")
         return None
 
@@ -373,12 +381,14 @@ def _line(record: dict[str, Any]) -> str:
 def _difference(old: dict[str, Any], new: dict[str, Any], known: Container[str] | None = None) -> str | None:
     """Why rows of two runs must not stand in one file. `known`: devices of the old run, None where any of its kind
     may join."""
-    if old["experiment_hash"] != new["experiment_hash"]:
-        return f"the specification was another one ({old['experiment_hash']}, now {new['experiment_hash']})"
+    if old.get("experiment_hash") != new["experiment_hash"]:
+        return f"the specification was another one ({old.get('experiment_hash')}, now {new['experiment_hash']})"
     if old.get("limit") != new["limit"]:
         return f"its limit on problems was {old.get('limit')}, now {new['limit']}"
     if bool(old.get("wrong_results_timed")) != new["wrong_results_timed"]:
         return "one of both times wrong results too"
+    if len(old["candidates"]) != len(new["candidates"]):
+        return f"it has {len(old['candidates'])} candidates, now {len(new['candidates'])}"
     kinds = [{key: value for key, value in run["device"].items() if key != "uuid"} for run in (old, new)]
     if kinds[0] != kinds[1] or (known is not None and rows.device_id(new["device"]) not in known):
         return f"it was measured on {_device(old)}, this is {_device(new)}"

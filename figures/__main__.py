@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import typer
 
 from common import style
-from common.errors import nearest
+from common.errors import DamagedRun, nearest
 from figures import NAMES
 from figures.source import MissingRun
 
@@ -34,17 +34,24 @@ def main(
     out: Annotated[Path, typer.Option(help="where pictures go")] = HERE,
     results: Annotated[Path, typer.Option(help="where measurements lie")] = RESULTS,
 ) -> None:
-    """Draw figures as SVG and PNG. One whose experiment has no finished run is left out with a line that says so."""
+    """Draw figures as SVG and PNG. One whose experiment has no finished run is left out with a line that says so; one
+    whose run is damaged as well, and the exit code is 2."""
     for name in names or ():
         if name not in NAMES:
             print(f"no figure {name!r}; nearest: {nearest(name, NAMES)}", file=sys.stderr)
             raise SystemExit(2)
+    damaged = False
     for name in names or NAMES:
         try:
             for path in render(name, results, out):
                 print(path)
         except MissingRun as missing:
             print(f"{name}: not drawn, {missing}")
+        except DamagedRun as error:
+            print(f"{name}: not drawn, {error}", file=sys.stderr)
+            damaged = True
+    if damaged:
+        raise SystemExit(2)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 import variants
+from common.errors import DamagedRun
 from common.rows import Run, bootstrap_interval, geometric_mean, newest_run
 from figures import claims_table, protocol_table, source
 from figures.__main__ import RESULTS
@@ -118,9 +119,14 @@ def main(
     check: Annotated[bool, typer.Option("--check", help="change nothing, exit 1 where it is stale")] = False,
 ) -> None:
     """Rewrite the README's generated part from cards and committed measurements."""
+    try:
+        stale = updated(README.read_text()) != README.read_text() if check else update()
+    except DamagedRun as error:
+        print(f"README.md: not changed, {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     if not check:
-        print("README.md: table rewritten" if update() else "README.md: table is up to date")
-    elif updated(README.read_text()) != README.read_text():
+        print("README.md: table rewritten" if stale else "README.md: table is up to date")
+    elif stale:
         print("README.md: table is stale, say make table", file=sys.stderr)
         raise SystemExit(1)
 

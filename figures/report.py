@@ -28,6 +28,7 @@ from pygments.lexers import PythonLexer
 import variants
 from common import rows, timeline
 from common.card import Card
+from common.errors import DamagedRun
 from common.problem import Problem
 from common.rows import Run, bootstrap_interval, geometric_mean
 from figures import NAMES, source
@@ -371,7 +372,11 @@ def main(
         print(f"--out {out}: there is no folder {out.absolute().parent}", file=sys.stderr)
         raise SystemExit(2)
     began = time.monotonic()
-    text = render(results)
+    try:
+        text = render(results)
+    except DamagedRun as error:
+        print(f"{out}: not written, {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     out.write_text(text)
     print(f"{out}: {len(text.encode()) / 1e6:.1f} MB in {time.monotonic() - began:.0f} s")
 

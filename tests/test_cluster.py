@@ -21,7 +21,7 @@ from distributed import Client
 
 import variants
 from common import rows
-from common.errors import InvalidExperiment, NoWorker
+from common.errors import DamagedRun, InvalidExperiment, NoWorker
 from common.launcher import Launch, Variant
 from common.problem import Problem
 from experiments import cluster
@@ -143,7 +143,7 @@ def test_a_problem_that_ends_two_workers_becomes_rows(client: Client, tmp_path: 
     what = experiment(
         "fatal",
         problems={"shapes": [[32, 32, 64], [32, 32, 128], [32, 32, 32]]},
-        candidates=[{"variant": ["torch_matmul", "data_parallel"], "block": "32x32x32", "warps": 4}],
+        candidates=[{"variant": "torch_matmul"}, {"variant": "data_parallel", "block": "32x32x32", "warps": 4}],
     )
     notices: list[str] = []
 
@@ -273,7 +273,9 @@ def test_a_task_that_is_always_lost_becomes_timeouts() -> None:
 
 def test_rows_carry_the_number_of_their_device_and_come_back_with_its_id(tmp_path: Path) -> None:
     devices = [{"name": "NVIDIA H200", "uuid": f"GPU-{letter * 8}-1"} for letter in "ab"]
-    header = {"run": "x-1", "device": devices[0], "candidates": [{"label": "torch_matmul"}, {"label": "v08"}]}
+    candidates = [{"label": name, "variant": name} for name in ("torch_matmul", "v08")]
+    header = {"run": "x-1", "device": devices[0], "candidates": candidates}
+    header |= {"versions": {}, "dtype": "float16", "rounds": 1}
     path = tmp_path / "x-1.jsonl"
     path.write_text(json.dumps(header) + "\n")
     with path.open("a") as file:
@@ -286,8 +288,8 @@ def test_rows_carry_the_number_of_their_device_and_come_back_with_its_id(tmp_pat
     assert [row.device for row in run.rows] == [x * 8 for x in "aabbab"]
     assert list(run.devices) == ["aaaaaaaa", "bbbbbbbb"] and run.device_name == "2 x NVIDIA H200"
     assert run.speedups("v08") == {(16, 16, 16): 0.5, (16, 16, 32): 0.5}, "a ratio of two devices"
-    path.write_text(path.read_text() + '{"p":[1,1,1],"c":0,"s":"ok","g":7}\n')
-    with pytest.raises(ValueError, match="list index"):
+    path.write_text(path.read_text() + '{"p":[1,1,1],"c":0,"s":"ok","us":[1.0],"g":7}\n')
+    with pytest.raises(DamagedRun, match=r":9: device 7: 2 are known"):
         rows.read_run(path)
 
 

@@ -7,6 +7,7 @@ import json
 import lzma
 import math
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -26,11 +27,12 @@ from typer.testing import CliRunner
 
 import variants
 from common import rows
-from common.errors import InvalidExperiment, NoDevice
+from common.errors import DamagedRun, InvalidExperiment, NoDevice
 from common.launcher import Launch, Variant
 from common.problem import Problem
 from common.rows import Row
 from experiments.__main__ import RESULTS, app
+from experiments.compare import load_run
 from experiments.runner import Sweep, _append, _difference
 from experiments.spec import MOST_ROUNDS, Experiment, files, load
 
@@ -493,7 +495,7 @@ def unfinished(tmp_path: Path, what: Experiment, **changes: Any) -> tuple[Path, 
     header = Sweep(what, tmp_path)._header(facts, 1)
     header = json.loads(json.dumps(header))
     path = tmp_path / f"{what.name}-20300101-000000.jsonl"
-    path.write_text(json.dumps(header | changes) + "\n" + rows.encode(Row((64, 64, 64), 0, "ok")) + "\n")
+    path.write_text(json.dumps(header | changes) + "\n" + rows.encode(Row((64, 64, 64), 0, "ok", (1.0,))) + "\n")
     return path, header
 
 
@@ -545,7 +547,7 @@ ROWS = st.builds(
     Row,
     st.tuples(*[st.integers(1, 8192)] * 3),
     st.integers(0, 99),
-    st.just("ok"),
+    st.just("incorrect"),
     st.lists(st.floats(1, 1e6), max_size=MOST_ROUNDS).map(tuple),
     st.none() | st.floats(0, 1e6) | st.just(math.inf),
     st.booleans(),
@@ -574,22 +576,144 @@ def test_a_row_stays_small_and_comes_back(row: Row) -> None:
     )
 
 
-@pytest.mark.parametrize("line", ['{"p":[1,2],"c":0,"s":"ok"}', '{"c":0}', "3", '{"p":[1,2,3],"c":0,"s":"fine"}'])
-def test_a_line_that_is_no_row_is_named(line: str, tmp_path: Path) -> None:
+HEADER = {
+    "run": "x-1",
+    "candidates": [{"label": "torch_matmul", "variant": "torch_matmul"}],
+    "device": {"name": "GPU one"},
+    "versions": {"torch": "1", "triton": "2"},
+    "dtype": "float16",
+    "rounds": 1,
+}
+GOOD_ROW = '{"p":[64,64,64],"c":0,"s":"ok","us":[5.0]}'
+FINISHED = '{"finished":{"wall_s":1}}'
+
+
+def write_lines(path: Path, *lines: str, **header: Any) -> Path:
+    path.write_text("\n".join([json.dumps(HEADER | header), *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"p":[1,2],"c":0,"s":"ok"}',
+        '{"c":0}',
+        "3",
+        '{"p":[1,2,3],"c":0,"s":"fine"}',
+        '{"p":[64,64,6',
+        "garbage",
+        '{"p":[64,64,64],"c":0,"s":"ok","us":[-5.0]}',
+        '{"p":[64,64,64],"c":0,"s":"ok","us":[5.0,0]}',
+        '{"p":[64,64,64],"c":0,"s":"ok","us":[NaN]}',
+        '{"p":[64,64,64],"c":0,"s":"ok","us":[1e999]}',
+        '{"p":[64,64,64],"c":0,"s":"ok"}',
+        '{"p":[64,64,64],"c":1,"s":"ok","us":[5.0]}',
+        '{"p":[64,64,64],"c":-1,"s":"ok","us":[5.0]}',
+        '{"p":[64,64,1e999],"c":0,"s":"ok","us":[5.0]}',
+        '{"p":[64,64,-64],"c":0,"s":"ok","us":[5.0]}',
+        '{"p":[64,64,64],"c":0,"s":"ok","us":[5.0],"e":"nan"}',
+        '{"p":[64,64,64],"c":0,"s":"ok","us":[5.0],"e":"inf"}',
+        '{"finished":3}',
+    ],
+)
+def test_a_line_that_is_no_row_of_the_run_is_named(line: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "x-1.jsonl", GOOD_ROW, line, GOOD_ROW, FINISHED)
+    with pytest.raises(DamagedRun, match=r"x-1\.jsonl:3: "):
+        rows.read_run(path)
+
+
+def test_a_dry_run_has_no_samples(tmp_path: Path) -> None:
+    line = '{"p":[64,64,64],"c":0,"s":"ok","e":0.001}'
+    assert len(rows.read_run(write_lines(tmp_path / "x-1.jsonl", line, dry_run=True)).rows) == 1
+
+
+@pytest.mark.parametrize("lacking", HEADER)
+def test_a_header_that_lacks_something_is_named(lacking: str, tmp_path: Path) -> None:
     path = tmp_path / "x-1.jsonl"
-    path.write_text('{"run":"x-1"}\n' + line + "\n")
-    with pytest.raises(ValueError, match=r"x-1\.jsonl:2: "):
+    path.write_text(json.dumps({key: value for key, value in HEADER.items() if key != lacking}) + "\n")
+    with pytest.raises(DamagedRun, match=r"x-1\.jsonl:1: .*" + ("first line" if lacking == "run" else lacking)):
         rows.read_run(path)
 
 
 def test_the_newest_run_is_a_whole_one(tmp_path: Path) -> None:
     for number, more in enumerate([{}, {"limit": 5}, {"dry_run": True}]):
-        header = {"run": f"x-{number}", "candidates": []} | more
-        (tmp_path / f"x-{number}.jsonl").write_text(json.dumps(header) + '\n{"finished":{"wall_s":1}}\n')
-    (tmp_path / "x-8.jsonl").write_text('{"run":"x-8"}\n')
+        write_lines(tmp_path / f"x-{number}.jsonl", FINISHED, run=f"x-{number}", **more)
+    write_lines(tmp_path / "x-7.jsonl", "damaged", GOOD_ROW)  # not finished: no figure waits for it
+    write_lines(tmp_path / "x-8.jsonl")
     (tmp_path / "x-9.jsonl").write_text('{"ru')
-    with pytest.warns(UserWarning):
-        assert rows.newest_run(tmp_path, "x").id == "x-0"
+    assert rows.newest_run(tmp_path, "x").id == "x-0"
+
+
+DAMAGE = {
+    "garbage": lambda packed: b"no xz at all",
+    "truncated": lambda packed: packed[: len(packed) // 2],
+    "empty": lambda packed: b"",
+    "a damaged line": lambda packed: lzma.compress(lzma.decompress(packed).replace(b'"us":[5.0]', b'"us":[-5]', 1)),
+    "the end is missing": lambda packed: lzma.compress(lzma.decompress(packed).replace(FINISHED.encode() + b"\n", b"")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_finished_run_is_named_and_no_older_one_takes_its_place(damage: str, tmp_path: Path) -> None:
+    for number in (1, 2):
+        packed = rows.compress(write_lines(tmp_path / f"headline-{number}.jsonl", GOOD_ROW, FINISHED))
+    packed.write_bytes(DAMAGE[damage](packed.read_bytes()))
+    place = re.escape(str(packed)) + r":\d: "
+    for read in (lambda: rows.read_run(packed), lambda: rows.newest_run(tmp_path, "headline")):
+        with pytest.raises(DamagedRun, match=place):
+            read()
+    with pytest.raises(InvalidExperiment, match=place):
+        load_run(packed)
+
+
+def test_list_says_what_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiments.__main__.RESULTS", tmp_path)
+    (tmp_path / "headline-1.jsonl.xz").write_bytes(b"no xz")
+    found = CliRunner().invoke(app, ["list"])
+    assert found.exit_code == 0
+    assert "headline-1.jsonl.xz:1: not readable as xz" in found.stdout
+
+
+@pytest.mark.parametrize("damage", ["damaged", '{"p":[64,64,6', GOOD_ROW.replace('"c":0', '"c":77')])
+def test_a_damaged_line_is_not_measured_again_unseen(damage: str, tmp_path: Path) -> None:
+    what = experiment(["v04"], [[64, 64, 64]])
+    path, header = unfinished(tmp_path, what)
+    with path.open("a") as file:
+        file.write(f"{damage}\n{GOOD_ROW}\n")
+    before = path.read_bytes()
+    with pytest.raises(InvalidExperiment, match=re.escape(str(path)) + ":3: .*move the file away"):
+        Sweep(what, tmp_path, notice=lambda text: None)._previous(header)
+    assert path.read_bytes() == before
+    other = header | {"experiment_hash": "0" * 12}
+    with pytest.raises(InvalidExperiment, match="cannot be resumed: the specification"):
+        Sweep(what, tmp_path, notice=lambda text: None)._previous(other)
+
+
+def test_a_foreign_header_is_refused_by_name(tmp_path: Path) -> None:
+    what = experiment(["v04"], [[64, 64, 64]])
+    _, header = unfinished(tmp_path, what)
+    (tmp_path / "faults-20300101-000001.jsonl").write_text('{"run":"faults-20300101-000001"}\n')
+    with pytest.raises(InvalidExperiment, match=r"000001\.jsonl:1: the header lacks candidates"):
+        Sweep(what, tmp_path, notice=lambda text: None)._previous(header)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"limit": 3},
+        {"device": {"name": "GPU two", "uuid": "GPU-2"}},
+        {"device": {"name": "interpreter", "uuid": None}, "dry_run": True},
+        {"experiment_hash": "0" * 12},
+    ],
+)
+def test_an_older_run_that_matches_is_gone_on_with(changes: dict, tmp_path: Path) -> None:
+    what = experiment(["v04"], [[64, 64, 64]])
+    path, header = unfinished(tmp_path, what)
+    newer = path.with_name(path.name.replace("000000", "000001"))
+    newer.write_text(json.dumps(header | changes) + "\n")
+    notices: list[str] = []
+    assert Sweep(what, tmp_path, notice=notices.append)._previous(header).path == path
+    assert newer.name in notices[0] and "no match" in notices[0]
 
 
 def test_medians_and_speedups_count_right_results_alone(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 from test_tracing import made_up
 
 from common.decomposition import Schedule, always_two_tile
-from common.errors import nearest
+from common.errors import DamagedRun, nearest
 from common.timeline import newest
-from figures import NAMES, schedule, source, speedup
+from figures import NAMES, readme, schedule, source, speedup
 from figures.__main__ import HERE, RESULTS, render
 from figures.source import MissingRun
 
@@ -173,6 +173,18 @@ def test_without_results_a_figure_is_left_out_with_a_line(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert "headline: not drawn" in done.stdout and "experiments/headline.yaml" in done.stdout
     assert (tmp_path / "schedule.svg").exists() and not (tmp_path / "headline.svg").exists()
+
+
+def test_a_damaged_run_is_named_and_nothing_is_drawn_from_the_rest(results: Path, tmp_path: Path) -> None:
+    path = next(results.glob("log_sampled-*.jsonl"))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:4], lines[4][:-20], *lines[5:]]) + "\n")
+    done = command("speedup", "headline", "--results", str(results), "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert f"speedup: not drawn, {path}:5: " in done.stderr and "Traceback" not in done.stderr
+    assert (tmp_path / "headline.svg").exists() and not (tmp_path / "speedup.svg").exists()
+    with pytest.raises(DamagedRun):
+        readme.render_table(results)
 
 
 def test_an_unknown_figure_is_refused_with_the_nearest() -> None:
