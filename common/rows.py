@@ -347,7 +347,7 @@ def bootstrap_interval(values: Iterable[float], statistic: str = "gmean", seed: 
     if len(sample) < 2 or np.ptp(sample) == 0:
         return float(sample[0]), float(sample[0])
     function = {"gmean": stats.gmean, "median": np.median}[statistic]
-    result = stats.bootstrap(
-        (sample,), function, n_resamples=2000, method="percentile", rng=np.random.default_rng(seed), vectorized=True
-    )
+    batch = 2000 if len(sample) < 16384 else 100  # all resamples of a whole corpus at once would take gigabytes
+    generator, options = np.random.default_rng(seed), {"method": "percentile", "vectorized": True, "batch": batch}
+    result = stats.bootstrap((sample,), function, n_resamples=2000, rng=generator, **options)
     return float(result.confidence_interval.low), float(result.confidence_interval.high)

@@ -315,7 +315,13 @@ def test_a_workspace_that_grows_leaves_a_captured_graph_right() -> None:
     problem = Problem(256, 256, 4096)
     prepared, graph = captured(V09, problem, V09.card.default.replace(block=(64, 64, 64), num_warps=4, split=4))
     for size in (1024, 2048):
-        V09.matmul(*make_inputs(Problem(size, size, 2048), device="cuda"), block=(16, 16, 64), num_warps=1, split=2)
+        V09.matmul(
+            *make_inputs(Problem(size, size, 2048), device="cuda"),
+            block=(16, 16, 64),
+            num_warps=1,
+            split=2,
+            programs=10000,
+        )
     torch.cuda.empty_cache()
     filler = [torch.full((1 << 22,), torch.nan, device="cuda") for _ in range(16)]
     a, b = make_inputs(problem, 5, "integers", "cuda")

@@ -32,6 +32,8 @@ from common.problem import Problem
 from common.quick import QuickLaunch
 
 COSTS = Path(__file__).parent / "costs.json"
+PORTABLE = "v09_whole_waves"
+"""The kernel that takes any tensors."""
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32)
 """K ranges of a shared tile that are considered."""
 FIRST_TMA = 90
@@ -158,9 +160,6 @@ def choose(
             if refused is None or choice.variant.name == PORTABLE:
                 refused = error
     raise refused or UnsupportedProblem(f"no kernel takes {a.dtype} on this GPU")
-
-
-PORTABLE = "v09_whole_waves"
 
 
 def _candidates(a: torch.Tensor, b: torch.Tensor, precision: Precision) -> list[Choice]:
