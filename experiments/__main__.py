@@ -296,9 +296,7 @@ def claims(
     if names:
         print("\n".join(known.experiments()))
         return
-    read = verdicts.Results(results)
-    found = verdicts.answers(read, known)
-    machines = read.machines()
+    found, machines = verdicts.committed(results)
     if as_json:
         print(json.dumps({"machines": machines, "claims": [answer.as_dict() for answer in found]}, indent=1))
         return

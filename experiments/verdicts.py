@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,17 @@ class Results:
 def answers(results: Results, claims: Claims) -> list[Answer]:
     """Every claim with a verdict of every test."""
     return [Answer(claim, tuple(judge(test, claim.id, results) for test in claim.tests)) for claim in claims.claims]
+
+
+def committed(folder: Path) -> tuple[list[Answer], list[str]]:
+    """The answers from a folder's results and the machines they come from, worked out once while nothing changes."""
+    return _committed(folder, tuple(sorted((path.name, path.stat().st_mtime_ns) for path in folder.glob("*"))))
+
+
+@lru_cache(maxsize=4)
+def _committed(folder: Path, stamp: tuple[tuple[str, int], ...]) -> tuple[list[Answer], list[str]]:
+    results = Results(folder)
+    return answers(results, schema.load()), results.machines()
 
 
 def judge(test: Test, claim: str, results: Results) -> Outcome:

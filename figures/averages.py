@@ -85,8 +85,8 @@ def dots(axes: Axes, steps: list[Step]) -> None:
 
 def claimed(axes: Axes, results: Path) -> list[str]:
     """The averages that claims are about: measured, beside the thread's number; the runs that were read."""
-    read, steps, marks = verdicts.Results(results), [], []
-    for answer in verdicts.answers(read, claims.load()):
+    steps, marks = [], []
+    for answer in verdicts.committed(results)[0]:
         outcome = answer.outcomes[0]
         if answer.claim.id not in SELECTED or outcome.value is None or outcome.low is None or outcome.high is None:
             continue

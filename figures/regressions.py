@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from common import style
-from experiments import claims, verdicts
+from experiments import verdicts
 from experiments.verdicts import NOT_MEASURED, Answer
 from figures.source import MissingRun
 
@@ -49,8 +49,7 @@ def row(axes: Axes, position: int, answer: Answer) -> None:
 
 def draw(results: Path) -> Figure:
     """Raises MissingRun where a claim has no verdict yet: none is drawn without the others."""
-    read = verdicts.Results(results)
-    answers = verdicts.answers(read, claims.load())
+    answers, machines = verdicts.committed(results)
     missing = [f"{a.claim.id} ({a.outcomes[0].source})" for a in answers if a.verdict == NOT_MEASURED]
     if missing:
         raise MissingRun(f"no verdict yet for {', '.join(missing)}")
@@ -80,7 +79,7 @@ def draw(results: Path) -> Figure:
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.3, 0.995), ncols=2)
     figure.subplots_adjust(left=0.33, right=0.69, top=0.94, bottom=0.095)
     sources = sorted({a.outcomes[0].source for a in answers if a.outcomes[0].source})
-    style.small_print(figure, _notes(read.machines(), sources))
+    style.small_print(figure, _notes(machines, sources))
     return figure
 
 

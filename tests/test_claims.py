@@ -198,7 +198,7 @@ def test_compiled_code_is_judged_from_its_document(tmp_path: Path) -> None:
 
 
 def test_the_committed_results_give_every_claim_a_verdict() -> None:
-    for answer in verdicts.answers(Results(RESULTS), CLAIMS):
+    for answer in verdicts.committed(RESULTS)[0]:
         for outcome in answer.outcomes:
             assert outcome.verdict in VERDICTS, f"{answer.claim.id} {outcome.name}: {outcome.source}"
 
