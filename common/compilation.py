@@ -19,7 +19,7 @@ from common.architectures import Architecture, architecture
 from common.card import Config
 from common.inspection import ptxas_resources
 from common.interpreter import interpreting
-from common.launcher import KernelCall, Prepared, Variant, plan
+from common.launcher import KernelCall, Prepared, Variant, plan, require_language
 
 
 @dataclass
@@ -114,7 +114,8 @@ def compile_variant(
     """Compile each kernel that a launch of this size starts on the architecture's GPU, in this process.
 
     `common.compiled` does it in parallel and keeps what it made. Raises UnsupportedProblem for an unknown architecture
-    and what `compile_call` raises.
+    or a language that this Triton does not compile, and what `compile_call` raises.
     """
+    require_language(variant)
     gpu, config = architecture(target), config or variant.card.default
     return [compile_call(call, gpu) for call in recorded_calls(variant, *size, config, gpu.limits.sms)]

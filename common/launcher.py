@@ -419,7 +419,7 @@ def _check_warpgroups(variant: Variant, config: Config) -> None:
 
 def _check_operands(variant: Variant, a: torch.Tensor, b: torch.Tensor, config: Config) -> None:
     contract = variant.card.contract
-    _check_language(variant)
+    require_language(variant)
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise UnsupportedProblem(f"A {tuple(a.shape)} and B {tuple(b.shape)}: (M, K) and (K, N) are needed")
     if a.device != b.device:
@@ -447,16 +447,19 @@ def _check_operands(variant: Variant, a: torch.Tensor, b: torch.Tensor, config: 
         _check_layout(variant, name, x, config)
 
 
-def _check_language(variant: Variant) -> None:
+def has_language(card: Card) -> bool:
+    """Whether this Triton compiles the card's language as the kernels are written in it."""
+    return card.language != "gluon" or Version(triton.__version__) >= Version(GLUON_TRITON)
+
+
+def require_language(variant: Variant) -> None:
     """Raise UnsupportedProblem where this process cannot compile the variant's language."""
-    if variant.card.language != "gluon":
-        return
-    if Version(triton.__version__) < Version(GLUON_TRITON):
+    if not has_language(variant.card):
         raise UnsupportedProblem(
             f"{variant.name} is written in Gluon as of Triton {GLUON_TRITON}; this is {triton.__version__}: "
             "install a newer Triton, or use v09"
         )
-    if interpreter.interpreting():
+    if variant.card.language == "gluon" and interpreter.interpreting():
         raise UnsupportedProblem(
             f"{variant.name} is written in Gluon, which has no interpreter; v09 can be interpreted"
         )

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
 
 import variants
 from common import tma
 from common.card import Config
 from common.errors import UnsupportedProblem
-from common.launcher import Prepared, Variant, prepare
+from common.launcher import GLUON_TRITON, Prepared, Variant, has_language, prepare
 from common.problem import Problem, make_inputs
 from common.quick import QuickLaunch
 from common.reference import reference
@@ -29,6 +30,9 @@ CONFIGS = [(name, config) for name in NAMES for config in variants.get(name).mod
 LABELS = [f"{name[:3]} {config.label()}" for name, config in CONFIGS]
 WITH_CONFIGS = pytest.mark.parametrize(("name", "config"), CONFIGS, ids=LABELS)
 ROOT = Path(__file__).parent.parent
+WITH_GLUON = pytest.mark.skipif(
+    not has_language(variants.get("v10").card), reason=f"Gluon as of Triton {GLUON_TRITON} is needed"
+)
 COMPILE = """
 import json, re, sys
 import variants
@@ -61,6 +65,7 @@ def compiled() -> list[dict]:
     return json.loads(done.stdout)
 
 
+@WITH_GLUON
 def test_each_config_compiles_for_sm_90_with_wgmma_and_tma_and_no_local_memory(compiled: list[dict]) -> None:
     assert len(compiled) == len(CONFIGS)
     for kernel in compiled:
@@ -76,11 +81,13 @@ def test_each_config_compiles_for_sm_90_with_wgmma_and_tma_and_no_local_memory(c
         assert kernel["partials"] in ((0,) if kernel["split"] == 1 else (vectors, 2 * vectors)), kernel
 
 
+@WITH_GLUON
 def test_the_descriptors_that_are_prefetched_are_those_of_a_and_b(compiled: list[dict]) -> None:
     found = [kernel for kernel in compiled if kernel["variant"].startswith("v13")]
     assert found and all(kernel["prefetched"] == kernel["loaded"] and len(kernel["loaded"]) == 2 for kernel in found)
 
 
+@WITH_GLUON
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 @pytest.mark.parametrize("name", NAMES)
 def test_without_a_gpu_the_refusal_names_the_variant_that_runs(name: str) -> None:
@@ -89,6 +96,7 @@ def test_without_a_gpu_the_refusal_names_the_variant_that_runs(name: str) -> Non
         variants.get(name).matmul(a, b)
 
 
+@WITH_GLUON
 def test_another_architecture_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "variants", "compile", NAMES[0], "--arch", "sm_80"],
@@ -396,3 +404,13 @@ def test_a_quick_launch_of_a_matrix_with_itself_forgets_that(name: str) -> None:
     quick = QuickLaunch(prepare(v, a, a, out))
     quick(a, b, out)
     assert torch.equal(out.double(), a.double() @ b.double())
+
+
+def test_an_older_triton_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "__version__", "3.6.0")
+    a, b = make_inputs(Problem(64, 64, 64))
+    with pytest.raises(
+        UnsupportedProblem, match=r"as of Triton 3\.9; this is 3\.6\.0: install a newer Triton, or use v09"
+    ):
+        prepare(variants.get("v10"), a, b)
+    assert prepare(variants.get("v09"), a, b, config=variants.get("v09").card.default).schedule.tiles

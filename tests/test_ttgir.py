@@ -15,23 +15,29 @@ from ttgir import Machine, Stalled, arguments_of
 
 import variants
 from common.card import Config
-from common.launcher import Prepared, plan
-from common.problem import Problem, make_inputs
+from common.launcher import GLUON_TRITON, Prepared, has_language, plan
+from common.problem import Problem, Values, make_inputs
+from common.reference import reference
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.skipif(
+    not has_language(variants.get("v10").card), reason=f"Gluon as of Triton {GLUON_TRITON} is needed"
+)
 LAYOUTS = ("row", "both_transposed")
 COMPILE = """
 import json, sys, tempfile
 import torch, triton
 from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend
 import variants
 from common.card import Config
-from common.compilation import specialised, target
+from common.compilation import specialised
 from common.launcher import Prepared, plan
 from common.problem import Problem, make_inputs
 
-backend = CUDABackend(target("sm_90"))
+target = GPUTarget("cuda", 90, 32)
+backend = CUDABackend(target)
 
 
 def lowered(name, config, problem):
@@ -39,14 +45,13 @@ def lowered(name, config, problem):
     schedule = plan(v.card, problem.m, problem.n, problem.k, config, 4)
     out = torch.empty(problem.m, problem.n, dtype=a.dtype)
     call = Prepared(v, a, b, out if problem.layout == "row" else out.t().contiguous().t(), schedule, config).record()[0]
-    parameters = {p.name for p in call.kernel.params}
-    options = backend.parse_options({k: x for k, x in call.options.items() if k not in parameters} | {"arch": "sm90"})
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    source = specialised(call)
+    source, options = specialised(call, target)
+    options = backend.parse_options(options)
     helpers = backend.get_codegen_implementation(options), backend.get_module_map()
-    module = source.make_ir(target("sm_90"), options, *helpers, context)
+    module = source.make_ir(target, options, *helpers, context)
     return backend.gluon_to_ttgir(module, {}, options, 90).str_nodebug()
 
 
@@ -91,10 +96,12 @@ def kernels() -> dict[tuple[int, str], str]:
     return dict(zip(wanted, json.loads(done.stdout), strict=True))
 
 
-def prepared(index: int, layout: str, sizes: tuple[int, int, int], sms: int = 4) -> Prepared:
+def prepared(
+    index: int, layout: str, sizes: tuple[int, int, int], sms: int = 4, values: Values = "integers"
+) -> Prepared:
     name, c = CASES[index]
     v = variants.get(name)
-    a, b = make_inputs(Problem(*sizes, layout=layout), values="integers")
+    a, b = make_inputs(Problem(*sizes, layout=layout), values=values)
     out = torch.full(sizes[:2], torch.nan, dtype=a.dtype)
     if layout != "row":
         out = out.t().contiguous().t()
@@ -121,6 +128,18 @@ def test_other_sizes_need_no_other_kernel(kernels: dict, index: int, sizes: tupl
     (call,) = case.record()
     Machine(kernels[index, "row"], 5).run(call.programs, arguments_of(call))
     assert torch.equal(case.out.double(), case.a.double() @ case.b.double())
+
+
+@pytest.mark.parametrize("index", [1, 4, 7])
+def test_bits_do_not_depend_on_the_order(kernels: dict, index: int) -> None:
+    results = []
+    for seed in range(4):
+        case = prepared(index, "row", SIZES, values="normal")
+        (call,) = case.record()
+        Machine(kernels[index, "row"], seed).run(call.programs, arguments_of(call))
+        results.append(case.out)
+        assert reference(case.a, case.b).check(case.out).ok
+    assert all(torch.equal(result, results[0]) for result in results)
 
 
 def damaged(text: str, pattern: str, replacement: str) -> str:
