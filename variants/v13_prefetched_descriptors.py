@@ -33,16 +33,8 @@ CARD = Card(
 )
 
 CONFIGS = (
-    Config(block=(128, 256, 64), num_warps=8, num_stages=4, order="swizzled", split=2),
-    Config(block=(128, 256, 64), num_warps=8, num_stages=4, order="swizzled", split=4),
-    Config(block=(128, 128, 64), num_warps=8, num_stages=6, order="swizzled", split=1),
-    Config(block=(128, 128, 64), num_warps=8, num_stages=6, order="swizzled", split=2),
-    Config(block=(128, 128, 64), num_warps=8, num_stages=6, order="swizzled", split=4),
-    Config(block=(128, 128, 64), num_warps=8, num_stages=6, order="swizzled", split=8),
-    Config(block=(64, 128, 64), num_warps=4, num_stages=8, order="swizzled", split=1),
     Config(block=(64, 128, 64), num_warps=4, num_stages=8, order="swizzled", split=2),
     Config(block=(64, 128, 64), num_warps=4, num_stages=8, order="swizzled", split=4),
-    Config(block=(64, 128, 64), num_warps=4, num_stages=8, order="swizzled", split=8),
     Config(block=(64, 64, 64), num_warps=4, num_stages=8, order="swizzled", split=1),
     Config(block=(64, 64, 64), num_warps=4, num_stages=8, order="swizzled", split=2),
     Config(block=(64, 64, 64), num_warps=4, num_stages=8, order="swizzled", split=4),
