@@ -11,6 +11,7 @@ import difflib
 import html
 import importlib
 import io
+import json
 import re
 import sys
 import time
@@ -26,8 +27,9 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 import variants
-from common import rows, timeline
+from common import documents, rows, timeline
 from common.card import Card
+from common.documents import Document
 from common.errors import DamagedRun
 from common.problem import Problem
 from common.rows import Run, bootstrap_interval, geometric_mean
@@ -37,6 +39,9 @@ from figures.readme import README
 
 TEMPLATES = HERE / "templates"
 OUTPUT = HERE / "report.html"
+GOLDEN = HERE.parent / "tests" / "golden"
+ARCHITECTURES = {"sm_80": "A100", "sm_86": "RTX 3090", "sm_90": "H200"}
+"""The thread's GPUs and the one that the committed runs are from."""
 _LONG_NUMBER = re.compile(r"(?<![\w.])(-?[1-9]\d*\.\d{3,})")
 _BLOCK = re.compile(r"<!-- (\w+): begin.*?-->\n(.*?)<!-- \1: end -->", re.DOTALL)
 
@@ -83,6 +88,7 @@ class Entry:
     diff: str
     changed_lines: int
     speeds: dict[str, Speed]
+    resources: list[dict[str, str]]
 
 
 # Pictures and their data
@@ -152,13 +158,29 @@ def trace_data(run: timeline.Timeline) -> Data:
     return Data(run.id, about, as_csv([list(timeline.COLUMNS), *shown]))
 
 
+def document_data(document: Document) -> Data:
+    """The records of a document, a column a key; what is no plain value stands as JSON."""
+    columns = list(dict.fromkeys(key for record in document.records for key in record))
+    table = [[_plain(record.get(column)) for column in columns] for record in document.records]
+    device = document.header.get("device", {}).get("name", "no GPU needed")
+    return Data(document.id, f"{len(table)} records; {device}", as_csv([columns, *table]))
+
+
+def _plain(value: Any) -> Any:
+    return "" if value is None else json.dumps(value) if isinstance(value, (list, dict)) else value
+
+
 def all_data(results: Path) -> dict[str, Data]:
-    """Every finished run and timeline, by id."""
+    """Every finished run, document and timeline, by id."""
     found: dict[str, Data] = {}
     for path in sorted([*results.glob("*.jsonl"), *results.glob("*.jsonl.xz")]):
         run = rows.read_run(path)
         if run.finished and not run.header.get("dry_run"):
             found[run.id] = run_data(run)
+    for path in sorted(results.glob("*.json")):
+        document = documents.read(path)
+        if not document.header.get("dry_run"):
+            found[document.id] = document_data(document)
     for path in sorted(results.glob(f"{timeline.PREFIX}*{timeline.SUFFIX}")):
         run = timeline.read(path)
         if not run.facts.get("dry_run"):
@@ -169,9 +191,9 @@ def all_data(results: Path) -> dict[str, Data]:
 # Variants
 
 
-def entries(runs: dict[str, Run]) -> list[Entry]:
+def entries(runs: dict[str, Run], golden: Path = GOLDEN) -> list[Entry]:
     """Every variant in the thread's order, then what came after it, then the baselines."""
-    found = []
+    found, compiled = [], resources(golden)
     for name in variants.all_names():
         variant = variants.get(name)
         parent = variants.resolve(variant.card.parent) if variant.card.parent else None
@@ -179,8 +201,29 @@ def entries(runs: dict[str, Run]) -> list[Entry]:
         diff, changed = source_diff(old, variant.source, parent or "", name) if old else ("", 0)
         number = name.split("_")[0] if source.is_numbered(name) else ""
         speeds = {population: speed(run, name) for population, run in runs.items()}
-        found.append(Entry(name, number, variant.card, parent, highlighted(variant.source), diff, changed, speeds))
+        mine = [row for row in compiled if row["variant"] == name]
+        code = highlighted(variant.source)
+        found.append(Entry(name, number, variant.card, parent, code, diff, changed, speeds, mine))
     return found
+
+
+def resources(folder: Path) -> list[dict[str, str]]:
+    """What compiled kernels take on ARCHITECTURES, from the committed table of the newest Triton; empty without one.
+
+    `gpu` and `triton` are added to the table's columns.
+    """
+    tables = {path.stem.split("-")[-1]: path for path in folder.glob("resources-triton-*.csv")}
+    if not tables:
+        return []
+    newest = max(tables, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
+    lines = tables[newest].read_text().splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith("variant,")), len(lines))
+    found = csv.DictReader(lines[start:])
+    return [
+        row | {"gpu": ARCHITECTURES[row["architecture"]], "triton": newest}
+        for row in found
+        if row["architecture"] in ARCHITECTURES and row.get("status") == "ok" and row.get("sem", "relaxed") != "acq_rel"
+    ]
 
 
 def highlighted(code: str) -> str:

@@ -133,6 +133,20 @@ def example() -> dict[str, Schedule]:
     }
 
 
+def segments(placed: dict[str, list[Placed]]) -> list[list[object]]:
+    """The data of a picture of schedules: a row a segment, times in MAC iterations."""
+    columns = ["decomposition", "processor", "begin", "tile", "first iteration", "stop iteration"]
+    found: list[list[object]] = [columns]
+    for name, pieces in placed.items():
+        found += [[name, p.processor, p.begin, p.segment.tile, p.segment.start, p.segment.stop] for p in pieces]
+    return found
+
+
+def table(results: Path) -> list[list[object]]:
+    """The segments of the four panels."""
+    return segments({name: place(schedule, PROCESSORS) for name, schedule in example().items()})
+
+
 def draw(results: Path) -> Figure:
     """Four panels, one a decomposition; needs no measurement."""
     placed = {name: place(schedule, PROCESSORS) for name, schedule in example().items()}

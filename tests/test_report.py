@@ -79,8 +79,11 @@ def test_the_committed_page_is_of_the_newest_runs() -> None:
 
 def test_csv_files_hold_medians_and_statuses(tmp_path: Path) -> None:
     write_run(tmp_path, "headline", count=3)
+    head = '{"header": {"device": {"name": "H200"}}, "records": [{"x": 1, "y": [2]}, {"z": null, "x": 3}]}'
+    (tmp_path / "facts-20300101-000000.json").write_text(head)
     data = report.all_data(tmp_path)
-    (table,) = (list(csv.reader(io.StringIO(d.csv))) for d in data.values())
+    assert data["facts-20300101-000000"].csv == "x,y,z\n1,[2],\n3,,\n"
+    table = list(csv.reader(io.StringIO(data["headline-20300101-000000"].csv)))
     run = newest_run(tmp_path, "headline")
     assert table[0] == ["M", "N", "K", *(c["label"] for c in run.candidates)]
     assert len(table) == 4
@@ -104,6 +107,24 @@ def test_a_page_of_one_run_shows_it(tmp_path: Path) -> None:
     assert 'id="figure-headline"' in text and 'id="csv-headline-20300101-000000"' in text
     assert "of cuBLAS" in text
     assert "<td>incorrect</td>" in text
+
+
+def test_resources_are_of_the_newest_triton_and_the_known_gpus(tmp_path: Path) -> None:
+    columns = "variant,kernel,architecture,launch,order,sem,status,registers,stack_bytes"
+    for version, registers in (("3.10.0", 99), ("3.9.0", 11)):
+        rows = [
+            f"v05_cas_lock,first_wave,{arch},128x128x32 w4 s3,swizzled,relaxed,ok,{registers},0"
+            for arch in ("sm_80", "sm_100")
+        ]
+        rows.append("v05_cas_lock,first_wave,sm_80,128x128x32 w4 s3,swizzled,relaxed,failed,,")
+        (tmp_path / f"resources-triton-{version}.csv").write_text(
+            "\n".join(["# made by a test", columns, *rows]) + "\n"
+        )
+    (found,) = report.resources(tmp_path)
+    assert (found["registers"], found["gpu"], found["triton"]) == ("99", "A100", "3.10.0")
+    entry = next(e for e in report.entries({}, tmp_path) if e.name == "v05_cas_lock")
+    assert entry.resources == [found]
+    assert report.resources(tmp_path / "none") == []
 
 
 def test_tables_of_the_readme_become_html() -> None:
