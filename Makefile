@@ -13,7 +13,7 @@ EXPERIMENTS ?= headline thread_sampled log_sampled atomic_order
 PYTEST_ARGS ?=
 MEASURE_ARGS ?=
 EXPLORE_ARGS ?=
-TRACED ?= v01 v04 v05 v08 v09
+TRACED ?= v01 v04 v05 v08 v09 v12
 
 # torch where there is no NVIDIA driver; with one, the current torch and the Triton that it brings.
 CPU_TORCH := torch==2.13.0

@@ -97,7 +97,7 @@ def traced_source(source: str, name: str, interpreted: bool = False) -> str:
     """A variant's source with clock reads. Raises UnsupportedProblem where no segment can be found in it."""
     tree = ast.parse(source)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef) and _jit(node)}
-    loops = {function.name for function in functions.values() if _returns_accumulator(function)}
+    loops = {name: _range_parameters(f) for name, f in functions.items() if _returns_accumulator(f)}
     recording = {n for n, function in functions.items() if n not in loops and _instrument(function.body, loops)}
     if not recording:
         raise UnsupportedProblem(
@@ -147,7 +147,16 @@ def _returns_accumulator(function: ast.FunctionDef) -> bool:
     return returns and any(_is_mac_loop(node) for node in ast.walk(function) if isinstance(node, ast.stmt))
 
 
-def _instrument(block: list[ast.stmt], loops: set[str]) -> bool:
+def _range_parameters(function: ast.FunctionDef) -> tuple[int, int]:
+    """Where a MAC loop's function takes its first iteration and the one behind its last."""
+    names = [argument.arg for argument in function.args.args]
+    return (names.index("start"), names.index("stop")) if {"start", "stop"} <= set(names) else (-1, -1)
+
+
+Loops = dict[str, tuple[int, int]]
+
+
+def _instrument(block: list[ast.stmt], loops: Loops) -> bool:
     """Put clock reads around the segment of a block, or of a block inside it; whether there was one."""
     for position, node in enumerate(block):
         if _is_mac_loop(node):
@@ -158,18 +167,39 @@ def _instrument(block: list[ast.stmt], loops: set[str]) -> bool:
             else:
                 _segment(block, position, first, last)
             return True
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and loops & _calls(node.value):
-            _segment(block, position, "start", "stop")
+        called = _loop_called(node, loops)
+        if called is not None:
+            first, last = loops[called.func.id]
+            _segment(block, position, ast.unparse(called.args[first]), ast.unparse(called.args[last]))
             return True
     inner = [getattr(node, part) for node in block for part in ("body", "orelse") if getattr(node, part, None)]
     return any([_instrument(child, loops) for child in inner])
 
 
+def _loop_called(node: ast.stmt, loops: Loops) -> Any:
+    """The call of a MAC loop's function whose result this statement keeps."""
+    call = node.value if isinstance(node, ast.Assign) else None
+    known = (
+        isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and loops.get(call.func.id, (-1, -1)) != (-1, -1)
+    )
+    return call if known else None
+
+
+def _tile(block: list[ast.stmt]) -> str:
+    """What a block calls its tile: `tile` where it sets that, else what it asks the coordinates of."""
+    nodes = [n for statement in block for n in ast.walk(statement)]
+    if any(isinstance(n, ast.Name) and n.id == "tile" and isinstance(n.ctx, ast.Store) for n in nodes):
+        return "tile"
+    asked = [n.args[0] for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == "tile_coordinates"]
+    return ast.unparse(asked[0]) if asked else "tile"
+
+
 def _segment(block: list[ast.stmt], position: int, first: str, last: str) -> None:
     """A block that does one segment: its begin, the end of its MAC loop, its spins and its end."""
+    tile = _tile(block)
     behind = [_TimeSpins().visit(node) for node in block[position + 1 :]]
     computed = _code("trace_computed = trace_clock(trace_ptr)\ntrace_waited = trace_computed - trace_computed")
-    block[position + 1 :] = [*computed, *behind, *_record(first, last, "trace_waited")]
+    block[position + 1 :] = [*computed, *behind, *_record(tile, first, last, "trace_waited")]
     block[:0] = _begin()
 
 
@@ -180,11 +210,11 @@ def _one_loop(block: list[ast.stmt], position: int, first: str, last: str) -> No
     tile_end = next(child for child in loop.body if isinstance(child, ast.If) and STORES & _calls(child))
     stored = max(i for i, child in enumerate(tile_end.body) if STORES & _calls(child)) + 1
     until = f"{ast.unparse(loop.target)} + 1"
-    again = [*_record("trace_first", until, "0"), *_begin(), *_code(f"trace_first = {until}")]
+    again = [*_record("tile", "trace_first", until, "0"), *_begin(), *_code(f"trace_first = {until}")]
     computed = _code("trace_computed = trace_clock(trace_ptr)")
     tile_end.body[:] = [*computed, *tile_end.body[:stored], *again, *tile_end.body[stored:]]
     rest = next(child for child in block[position + 1 :] if isinstance(child, ast.If) and STORES & _calls(child))
-    rest.body[:] = [*computed, *rest.body, *_record("trace_first", last, "0")]
+    rest.body[:] = [*computed, *rest.body, *_record("tile", "trace_first", last, "0")]
     block[position:position] = [*_begin(), *_code(f"trace_first = {first}")]
 
 
@@ -192,8 +222,10 @@ def _begin() -> list[ast.stmt]:
     return _code("trace_timed = trace_timer(trace_ptr)\ntrace_began = trace_clock(trace_ptr)")
 
 
-def _record(first: str, last: str, waited: str) -> list[ast.stmt]:
-    return _code(f"trace_record(trace_ptr, tile, {first}, {last}, trace_timed, trace_began, trace_computed, {waited})")
+def _record(tile: str, first: str, last: str, waited: str) -> list[ast.stmt]:
+    return _code(
+        f"trace_record(trace_ptr, {tile}, {first}, {last}, trace_timed, trace_began, trace_computed, {waited})"
+    )
 
 
 def _code(text: str) -> list[ast.stmt]:

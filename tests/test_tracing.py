@@ -111,12 +111,13 @@ print(json.dumps(found))
 
 def test_copies_compile_for_a_gpu_and_read_its_clocks() -> None:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "TRITON_INTERPRET": "0"}
-    command = [sys.executable, "-c", COMPILED, "v01", "v08"]
+    command = [sys.executable, "-c", COMPILED, "v01", "v08", "v10"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    for name, reads in (("v01", 2), ("v08", 1)):  # records in the code: v01's tile end and its rest; v08's segment
-        kinds = found[name]["first_wave"]
+    # Records in the code: v01's tile end and its rest; v08's segment; v10's unit, in the warps that multiply.
+    for name, kernel, reads in (("v01", "first_wave", 2), ("v08", "first_wave", 1), ("v10", "persistent_units", 1)):
+        kinds = found[name][kernel]
         assert not any(kinds["plain"][word] for word in ("clock64", "globaltimer", "smid"))
         assert kinds["traced"]["smid"] == reads and kinds["traced"]["globaltimer"] == 2 * reads
         assert kinds["traced"]["mma"] == kinds["plain"]["mma"] > 0
