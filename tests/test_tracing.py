@@ -116,7 +116,7 @@ def test_copies_compile_for_a_gpu_and_read_its_clocks() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     # Records in the code: v01's tile end and its rest; v08's segment; v10's unit, in the warps that multiply.
-    for name, kernel, reads in (("v01", "first_wave", 2), ("v08", "first_wave", 1), ("v10", "persistent_units", 1)):
+    for name, kernel, reads in (("v01", "first_wave", 2), ("v08", "first_wave", 1), ("v10", "persistent_tiles", 1)):
         kinds = found[name][kernel]
         assert not any(kinds["plain"][word] for word in ("clock64", "globaltimer", "smid"))
         assert kinds["traced"]["smid"] == reads and kinds["traced"]["globaltimer"] == 2 * reads
