@@ -38,9 +38,9 @@ def interpreting() -> bool:
 
 
 def require_interpreter() -> None:
-    """Raise RuntimeError, saying what to do, where this Triton's interpreter cannot run."""
+    """Raise UnsupportedTriton, saying what to do, where this Triton's interpreter cannot run."""
     if Version(triton.__version__) < Version("3.7") and Version(numpy.__version__) >= Version("2.4"):
-        raise RuntimeError(
+        raise UnsupportedTriton(
             f"Triton {triton.__version__}'s interpreter does not run with numpy {numpy.__version__}: "
             "install numpy<2.4, or Triton 3.9"
         )

@@ -298,11 +298,14 @@ def prepare(
     """Check contract, plan and co-residency, and allocate C if `out` is None; nothing is launched.
 
     `guarded=False` leaves out the guard on a program's tiles and share, to show or to time what lies behind it.
-    Raises UnsupportedProblem, NotCoResident, NoDevice, and Triton's OutOfResources for waiting variants.
+    Raises UnsupportedProblem, NotCoResident, NoDevice, UnsupportedTriton where the interpreter cannot run, and Triton's
+    OutOfResources for waiting variants.
     """
     card = variant.card
     config = config or card.default
     check_config(variant, config)
+    if card.kernels and interpreter.interpreting():
+        interpreter.require_interpreter()
     _check_operands(variant, a, b, config)
     out = _check_output(variant, a, b, out)
     _check_epilogue(variant, out, bias, activation)

@@ -19,14 +19,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from common import rows
 from common.errors import OWN_ERRORS, DamagedRun, InvalidExperiment, NoDevice, nearest
+from common.output import RESULTS, destination
 from experiments import tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
 
 Only = Annotated[str | None, typer.Option(help="these variants alone, comma-separated; cuBLAS stays in a sweep")]
 Metrics = Annotated[str | None, typer.Option(help=f"what to print, comma-separated: {', '.join(tables.METRICS)}")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="where results go; default experiments/results, in the interpreter experiments/dry_runs"),
+]
 Csv = Annotated[bool, typer.Option("--csv", help="print the table as CSV")]
 
 
@@ -67,7 +71,7 @@ def run(
         bool, typer.Option("--resume", help="go on with a run that was stopped, if there is one")
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first LIMIT problems")] = None,
-    out: Annotated[Path, typer.Option(help="where results go")] = RESULTS,
+    out: Out = None,
     device: Annotated[
         Literal["cuda", "interpreter"], typer.Option(help="interpreter: check correctness on the CPU, no speeds")
     ] = "cuda",
@@ -92,6 +96,7 @@ def run(
     """Measure an experiment. Rows are appended as they are measured; a killed run goes on with --resume."""
     # The worker inherits it; a process either interprets or compiles.
     os.environ["TRITON_INTERPRET"] = "1" if device == "interpreter" else "0"
+    from common import interpreter
     from experiments.runner import Sweep
     from experiments.shapes import load_shapes
     from experiments.spec import load, restricted
@@ -99,12 +104,15 @@ def run(
     shown = metrics and tables.parse_metrics(metrics)
     shapes = load_shapes(input_loader) if input_loader else None
     experiment = restricted(load(file), only, shapes, input_loader.stem if input_loader else "")
-    if device == "cuda" and scheduler is None:
+    if device == "interpreter":
+        interpreter.require_interpreter()
+    elif scheduler is None:
         _require_gpu()
+    folder = destination(out, device == "interpreter")
     with _hired(scheduler, gpus, device) as hire, _shown(experiment.name) as on_progress:
         sweep = Sweep(
             experiment,
-            out,
+            folder,
             resume,
             limit,
             on_progress,
@@ -139,7 +147,7 @@ def stress(
     jobs: Annotated[int, typer.Option(min=1, help="processes at a time, one a variant")] = 4,
     limit: Annotated[float, typer.Option(help="seconds of silence after which a process is killed")] = 60.0,
     seed: Annotated[int, typer.Option(help="of the problems and inputs")] = 0,
-    out: Annotated[Path, typer.Option(help="where results go")] = RESULTS,
+    out: Out = None,
     device: Annotated[
         Literal["cuda", "interpreter"], typer.Option(help="interpreter: a try on the CPU, which is no result")
     ] = "cuda",
@@ -149,24 +157,29 @@ def stress(
     Ends with 1 where a result is wrong, a process hangs or crashes, or a sanitizer finds something.
     """
     os.environ["TRITON_INTERPRET"] = "1" if device == "interpreter" else "0"
+    from common import interpreter
+
     if device == "cuda":
         _require_gpu()
+    else:
+        interpreter.require_interpreter()
     from common import documents
     from experiments.stress import MODES, SANITIZER, plan, record, sanitized, summary
 
     work = plan(launches, replays, problems, only, modes, seed, device == "interpreter")
     work.jobs, work.limit = jobs, limit
     work.notice = lambda text: print(text, file=sys.stderr, flush=True)
+    folder = destination(out, device == "interpreter")
     asked = {"launches": launches, "replays": replays, "problems": problems, "seed": seed, "jobs": jobs}
     wanted, paths = work.tasks[0].modes, []
     try:
         if set(wanted) & set(MODES):
-            paths.append(record(work, out, dry_run=device == "interpreter", asked=asked))
+            paths.append(record(work, folder, dry_run=device == "interpreter", asked=asked))
         if SANITIZER in wanted and device == "cuda":
             found = sanitized([task.variant for task in work.tasks], work.notice)
-            paths.append(documents.write(out, SANITIZER, documents.header(), found))
+            paths.append(documents.write(folder, SANITIZER, documents.header(), found))
     except KeyboardInterrupt:
-        print(f"interrupted: what was done is in {out / 'stress.jsonl'}", file=sys.stderr)
+        print(f"interrupted: what was done is in {folder / 'stress.jsonl'}", file=sys.stderr)
         raise typer.Exit(130) from None
     found = [row for path in paths for row in documents.read(path).records]
     print("\n".join([*map(str, paths), summary(found)]))
@@ -230,7 +243,7 @@ def compare(
 
 @app.command()
 def facts(
-    out: Annotated[Path, typer.Option(help="where the document goes")] = RESULTS,
+    out: Out = None,
     device: Annotated[
         Literal["cuda", "interpreter"], typer.Option(help="interpreter: a small dry run on the CPU")
     ] = "cuda",
@@ -241,17 +254,21 @@ def facts(
         # A process either interprets or compiles, and this one has made its choice.
         again = [sys.executable, "-m", "experiments", *sys.argv[1:]]
         raise typer.Exit(subprocess.run(again, env=os.environ | {"TRITON_INTERPRET": wanted}).returncode)
+    from common import interpreter
     from experiments.facts import measure
 
     if device == "cuda":
         _require_gpu()
-    print(measure(out, lambda text: print(text, file=sys.stderr, flush=True)))
+    else:
+        interpreter.require_interpreter()
+    folder = destination(out, device == "interpreter")
+    print(measure(folder, lambda text: print(text, file=sys.stderr, flush=True)))
 
 
 @app.command()
 def counters(
     file: Annotated[Path, typer.Argument(help="an experiment whose calls are profiled")] = HERE / "counters.yaml",
-    out: Annotated[Path, typer.Option(help="where the document goes")] = RESULTS,
+    out: Out = None,
     inside: Annotated[bool, typer.Option("--inside", hidden=True)] = False,
 ) -> None:
     """Read hardware counters of an experiment's calls with Nsight Compute; estimate bytes where it cannot run."""
@@ -264,18 +281,18 @@ def counters(
     if inside:
         profiling.inside(experiment)
         return
-    path = profiling.measure(file, experiment, out)
+    path = profiling.measure(file, experiment, destination(out))
     head = documents.read(path).header
     print(f"{path}\nsource: {head['source']}" + (f" ({head['reason']})" if head["reason"] else ""))
 
 
 @app.command()
-def compiled(out: Annotated[Path, typer.Option(help="where the document goes")] = RESULTS) -> None:
+def compiled(out: Out = None) -> None:
     """Compile every kernel that a claim asks about, by each Triton that it names; needs no GPU."""
     from experiments import claims as schema
     from experiments.compiled import measure
 
-    print(measure(schema.load(), out))
+    print(measure(schema.load(), destination(out)))
 
 
 @app.command()

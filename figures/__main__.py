@@ -11,12 +11,12 @@ import matplotlib.pyplot as plt
 import typer
 
 from common import style
-from common.errors import DamagedRun, nearest
+from common.errors import DamagedRun, NotWritable, nearest
+from common.output import RESULTS, destination
 from figures import NAMES
 from figures.source import MissingRun
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "experiments" / "results"
 
 
 def render(name: str, results: Path, out: Path) -> list[Path]:
@@ -40,6 +40,11 @@ def main(
         if name not in NAMES:
             print(f"no figure {name!r}; nearest: {nearest(name, NAMES)}", file=sys.stderr)
             raise SystemExit(2)
+    try:
+        destination(out)
+    except NotWritable as error:
+        print(f"--out {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     damaged = False
     for name in names or NAMES:
         try:

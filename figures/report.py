@@ -174,6 +174,8 @@ def all_data(results: Path) -> dict[str, Data]:
     """Every finished run, document and timeline, by id."""
     found: dict[str, Data] = {}
     for path in sorted([*results.glob("*.jsonl"), *results.glob("*.jsonl.xz")]):
+        if path.suffix != ".xz" and not rows.says_finished(path):
+            continue
         run = rows.read_run(path)
         if run.finished and not run.header.get("dry_run"):
             found[run.id] = run_data(run)

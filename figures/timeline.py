@@ -20,6 +20,8 @@ from matplotlib.path import Path
 
 from common import style, timeline
 from common.decomposition import Segment
+from common.errors import DamagedRun, NotWritable
+from common.output import destination
 from common.timeline import Span, Timeline
 from figures.schedule import Placed, makespan, place_programs
 from figures.source import MissingRun
@@ -183,7 +185,8 @@ def main(
     """Draw timelines as timelines.svg and timelines.png."""
     try:
         runs = [timeline.read(path) for path in files]
-    except ValueError as error:
+        destination(out)
+    except (DamagedRun, NotWritable) as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
     if len({tuple(run.facts["problem"]) for run in runs}) > 1 or any(run.facts.get("dry_run") for run in runs):

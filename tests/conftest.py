@@ -12,6 +12,18 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+def pytest_configure() -> None:
+    """One line instead of every test's own failure, where kernels would be interpreted and cannot be."""
+    from common import interpreter
+    from common.errors import UnsupportedTriton
+
+    if not torch.cuda.is_available():
+        try:
+            interpreter.require_interpreter()
+        except UnsupportedTriton as error:
+            raise pytest.UsageError(str(error)) from None
+
+
 @pytest.fixture
 def device() -> str:
     """Where kernels run in this process."""

@@ -23,6 +23,7 @@ from common.errors import (
     UnsupportedProblem,
 )
 from common.launcher import Prepared, Variant, compiled_kernel, prepare
+from common.output import destination
 from common.problem import Problem, make_inputs
 from common.reference import reference, roundings
 from variants import compile_commands
@@ -33,7 +34,6 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich
 app.command()(explore)
 compile_commands.register(app)
 console = Console(width=None if sys.stdout.isatty() else 150)
-RESULTS = Path(__file__).parent.parent / "experiments" / "results"
 
 Name = Annotated[str, typer.Argument(help="a number (v05), a module's name, or any unambiguous part of one")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
@@ -150,7 +150,10 @@ def trace(
     order: Annotated[str | None, typer.Option(help="tile order: swizzled or linear")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="launches, of which the one of median length is kept")] = 15,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="seed of the normal inputs")] = 123,
-    out: Annotated[Path, typer.Option(help="where the timeline goes")] = RESULTS,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="where the timeline goes; default experiments/results, interpreted experiments/dry_runs"),
+    ] = None,
     source: Annotated[bool, typer.Option("--source", help="print the traced copy's source and launch nothing")] = False,
     interpret: Annotated[bool, typer.Option("--interpret", help="trace in the interpreter: order, no times")] = False,
     as_json: Json = False,
@@ -168,8 +171,9 @@ def trace(
         return
     _choose_device(interpret)
     config = _config(v, programs, block, warps, stages, two_tiles, order)
+    folder = destination(out, interpreter.interpreting())
     timeline = recording.record(v, Problem(m, n, k), config, rounds, seed)
-    path = timeline.write(out)
+    path = timeline.write(folder)
     keys = ("device", "config", "overhead", "as_planned", "cycles_per_ns", "timer_step_ns")
     known = {key: timeline.facts[key] for key in keys if key in timeline.facts}
     report = {"file": str(path), **known, **timeline.summary()}

@@ -20,6 +20,7 @@ import variants
 from common import documents, interpreter
 from common.exploration import Request, counting, explore_variant, replay_variant, told, told_replay
 from common.memory_model import READINGS
+from common.output import destination
 from common.protocols import COLUMNS, Small, cells, disagreements, examine
 from common.scenario import Setup, explorable
 
@@ -53,6 +54,8 @@ def explore(
     if not interpreter.interpreting():
         environment = os.environ | {"TRITON_INTERPRET": "1"}
         raise SystemExit(subprocess.run([sys.executable, "-m", "variants", *sys.argv[1:]], env=environment).returncode)
+    interpreter.require_interpreter()
+    out = None if out is None else destination(out)
     if name is None:
         raise SystemExit(check_protocols(schedules, seed, out, as_json))
     setup = Setup(launches=launches, streams=streams, shared_workspace=shared_workspace, guarded=not unguarded)
