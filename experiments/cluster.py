@@ -194,9 +194,10 @@ class Crew:
                     distributed.wait(list(flights), timeout=LOOK_S, return_when="FIRST_COMPLETED")
             else:
                 time.sleep(LOOK_S)
+            alive = self._alive()
             for future in list(flights):
                 flight = flights[future]
-                answer, reason = self._outcome(future, flight)
+                answer, reason = self._outcome(future, flight, alive)
                 if answer is not None:
                     del flights[future]
                     self._meet(flight.worker, answer)
@@ -227,9 +228,8 @@ class Crew:
                 return position
         return len(waiting) - 1
 
-    def _outcome(self, future: Future, flight: Flight) -> tuple[Answer | None, str | None]:
+    def _outcome(self, future: Future, flight: Flight, alive: dict[str, float]) -> tuple[Answer | None, str | None]:
         """The answer, or why there will be none; neither while it is on its way."""
-        alive = self._alive()
         if future.status == "finished":
             return future.result(), None
         if future.status in ("error", "cancelled", "lost"):

@@ -139,7 +139,7 @@ def find(name: str) -> Variant:
 
 
 def test_a_problem_that_ends_two_workers_becomes_rows(client: Client, tmp_path: Path) -> None:
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=240)
     what = experiment(
         "fatal",
         problems={"shapes": [[32, 32, 64], [32, 32, 128], [32, 32, 32]]},
