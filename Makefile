@@ -12,6 +12,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11
 EXPERIMENTS ?= headline thread_sampled log_sampled atomic_order
 PYTEST_ARGS ?=
 MEASURE_ARGS ?=
+DIFF_ARGS ?=
 EXPLORE_ARGS ?=
 TRACED ?= v01 v04 v05 v08 v09 v12
 
@@ -20,7 +21,7 @@ CPU_TORCH := torch==2.13.0
 CPU_TRITON := triton==3.9.0
 HAS_DRIVER = [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null || { ldconfig -p 2>/dev/null || true; } | grep -q 'libcuda\.so'
 
-.PHONY: help setup test lint figures report measure regressions trace table explore clean
+.PHONY: help setup test lint figures report measure regressions trace table explore diff goldens clean
 
 help:  ## print the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -63,8 +64,15 @@ regressions: $(STAMP)  ## ask the thread's claims again on this machine's GPU; w
 table: $(STAMP)  ## rewrite README.md's generated part from cards and committed measurements
 	@$(BIN)/python -m figures.readme
 
+diff: $(STAMP)  ## compare two variants down to the machine code, no GPU needed: make diff A=v05 B=v06; DIFF_ARGS="--level sass"
+	@[ -n "$(A)" ] && [ -n "$(B)" ] || { echo 'make diff: say which two, for example make diff A=v05 B=v06' >&2; exit 2; }
+	@$(BIN)/python -m variants diff '$(A)' '$(B)' $(DIFF_ARGS)
+
+goldens: $(STAMP)  ## compile every kernel and compare with the committed tables; ACCEPT=1 takes what is found, VERSION=all every Triton
+	@$(BIN)/python -m variants goldens $(if $(VERSION),--triton $(VERSION)) $(if $(ACCEPT),--accept)
+
 clean:  ## remove the environment and every cache
-	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	@rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Torch first and alone, so that nothing else decides which Triton comes; what it brought is then held fixed.

@@ -30,6 +30,10 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+MOST_TILE = 2**17
+"""Elements of a tile of C, at most: 128 a thread with 32 warps, where compilers take minutes and registers end."""
+
+
 @dataclass(frozen=True)
 class Config:
     """How a variant is launched.

@@ -20,7 +20,7 @@ import triton
 from packaging.version import Version
 
 from common import decomposition, interpreter, residency, tma, workspace
-from common.card import Card, Config
+from common.card import MOST_TILE, Card, Config
 from common.decomposition import GROUP_M, Schedule, cdiv
 from common.errors import NoDevice, NotCoResident, UnsupportedProblem, nearest
 
@@ -31,8 +31,6 @@ OUTPUTS = {torch.int8: torch.int32, torch.float8_e4m3fn: torch.float16, torch.fl
 """C's dtype where it is not that of A and B."""
 MOST_STAGES = 64
 """Pipeline stages, at most: more than any GPU's latency asks for."""
-MOST_TILE = 2**17
-"""Elements of a tile of C, at most: 128 a thread with 32 warps, where compilers take minutes and registers end."""
 ACTIVATIONS = ("relu", "gelu", "silu")
 GLUON_TRITON = "3.9"
 """The Triton whose Gluon the kernels are written in: its interface changes from version to version."""

@@ -24,4 +24,5 @@ NAMES = (
     "chosen",
     "win_map",
     "regret",
+    "lineage",
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,9 @@ def test_what_does_not_exist_is_one_line_with_the_nearest(arguments: tuple[str, 
     done = run(*arguments)
     assert done.returncode == 2, done.stdout
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_commands_that_answer_from_the_cache_do_not_load_torch() -> None:
+    code = "import sys, variants.compile_commands, common.diff_text, common.diff_page; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -15,11 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import variants
 from common import compiled, triton_versions
+from common import goldens as golden_tables
 from common.architectures import ARCHITECTURES, parse_architectures
-from common.card import Card, Config, read_card
+from common.card import MOST_TILE, Card, Config, read_card
 from common.comparison import ALL_LEVELS, Side, compare, parse_levels
 from common.errors import UnsupportedProblem, nearest
-from common.launcher import MOST_TILE
 
 WIDTH = 150
 """Columns where the output is no terminal."""
@@ -200,7 +200,48 @@ def shared_config(config: Config, card: Card) -> Config:
     )
 
 
-NAMES = {"compile": compile_command, "diff": diff}
+def golden_jobs(version: str, names: list[str] | None = None) -> list[compiled.Job]:
+    """The jobs of a version's committed table, variant by variant."""
+    found = []
+    for name in names or variants.all_names():
+        path = variants.source_path(name)
+        found += golden_tables.jobs(name, path, read_card(path.read_text()), version)
+    return found
+
+
+def goldens(
+    version: TritonOption = None,
+    accept: Annotated[bool, typer.Option("--accept", help="write what was found into the tables")] = False,
+) -> None:
+    """Compile every kernel again and compare what it takes with the committed table of its Triton.
+
+    Ends with 1 where anything differs. --triton takes several versions, or `all` for those with a table.
+    """
+    versions = list(golden_tables.DRIFT) if version == "all" else triton_versions.parse_versions(version)
+    stale = False
+    for each in versions:
+        with progress_bar() as progress:
+            records = compiled.inspect(golden_jobs(each), progress)
+        text = golden_tables.table(each, records)
+        path = golden_tables.file(each)
+        found = golden_tables.differences(
+            golden_tables.read(each) if path.exists() else [], list(map(golden_tables.row, records))
+        )
+        for difference in found:
+            print(difference)
+        if accept:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        stale |= bool(found)
+        print(
+            f"Triton {each}: {len(records)} rows, {len(found)} values differ{', accepted' if accept and found else ''}"
+        )
+    if stale and not accept:
+        print("to accept: make goldens ACCEPT=1", file=sys.stderr)
+        raise SystemExit(1)
+
+
+NAMES = {"compile": compile_command, "diff": diff, "goldens": goldens}
 
 
 def register(other: typer.Typer) -> None:
