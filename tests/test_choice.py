@@ -199,7 +199,13 @@ def write_run(path: Path, truth: Constants, part: str) -> Path:
         entry = {"label": f"v09 {split}", "variant": "v09_whole_waves", "programs": "sms"}
         candidates.append(entry | {"config": config | {"split": split}})
     versions = {"torch": "2.11", "triton": "3.9.0"}
-    header = {"run": path.name.split(".")[0], "experiment": "matmul_training", "dtype": "float16", "commit": "abc"}
+    header = {
+        "run": path.name.split(".")[0],
+        "experiment": "matmul_training",
+        "dtype": "float16",
+        "rounds": 9,
+        "commit": "abc",
+    }
     header |= {"device": {"name": "NVIDIA H200", "sms": 132}, "versions": versions, "candidates": candidates}
     lines: list[dict[str, Any]] = [header]
     noise = np.random.default_rng(0)

@@ -135,6 +135,8 @@ def write_run(folder: Path, name: str, labels: dict[str, list[list[float]]], sta
         "run": f"{name}-20300101-000000",
         "device": {"name": "GPU one", "sms": 4},
         "versions": {"triton": "9"},
+        "dtype": "float16",
+        "rounds": 3,
         "candidates": [described(label) for label in labels],
     }
     lines = [json.dumps(header)]

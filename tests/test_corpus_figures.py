@@ -30,7 +30,13 @@ US = (10.0, 10.1, 8.0, 12.0, 7.5)
 def write_run(folder: Path, experiment: str, count: int = 400, finished: bool = True) -> Path:
     """A run in which the choice is wrong, and absurdly fast, on the first shape."""
     generator = random.Random(experiment)
-    header = {"run": f"{experiment}-20300101-000000", "experiment": experiment, "dtype": "float16", "commit": "abc"}
+    header = {
+        "run": f"{experiment}-20300101-000000",
+        "experiment": experiment,
+        "dtype": "float16",
+        "rounds": 9,
+        "commit": "abc",
+    }
     header |= {"device": {"name": "NVIDIA H200", "sms": 132}, "versions": {"torch": "2.11", "triton": "3.9.0"}}
     header["candidates"] = [{"label": label, "variant": label.split(" ")[0]} for label in LABELS]
     lines: list[dict] = [header]
