@@ -122,6 +122,10 @@ def build(
     if not explorable(variant.card):
         twin = f": its fix-up is that of {variant.card.twin}" if variant.card.twin else ""
         raise UnsupportedProblem(f"{variant.name} has no kernel that can be interpreted{twin}")
+    if (config.programs or 0) < 0 or (config.split or 1) < 1:
+        raise UnsupportedProblem(
+            f"programs={config.programs}, split={config.split}: 0 programs or more, 1 part or more"
+        )
     if min(*problem, setup.launches, setup.streams) < 1:
         raise UnsupportedProblem(f"problem {problem}, {setup.launches} launches on {setup.streams} streams: none is 0")
     scenario = Scenario([[] for _ in range(setup.streams)], [], [])
