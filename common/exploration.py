@@ -18,7 +18,7 @@ from common.launcher import Variant
 from common.machine import Finding, Machine, Rules
 from common.memory_model import READINGS
 from common.protocols import Small, small_config
-from common.scenario import Setup, build
+from common.scenario import Scenario, Setup, build
 from common.schedules import Exploration
 
 STRATEGIES = ("random", "pct", "exhaustive")
@@ -57,9 +57,7 @@ def explore_variant(variant: Variant, request: Request, progress: Progress = lam
 
     Raises UnsupportedProblem and NotCoResident where the launcher refuses (`Setup.guarded`), UnsupportedTriton.
     """
-    config = small_config(variant.card, request.small)
-    config = config if request.order is None else config.replace(order=request.order)
-    scenario = build(variant, request.small.problem, config, request.setup, request.residents)
+    scenario = _scenario(variant, request)
     reports = []
     with interpreter.exploring(scenario.kernels):
         for reading in request.readings:
@@ -74,11 +72,15 @@ def explore_variant(variant: Variant, request: Request, progress: Progress = lam
     return reports
 
 
-def replay_variant(variant: Variant, request: Request, schedule: str) -> dict[str, Any]:
-    """Run one schedule again, as `schedules.show` wrote it, under the first reading. Raises UnsupportedProblem."""
+def _scenario(variant: Variant, request: Request) -> Scenario:
     config = small_config(variant.card, request.small)
     config = config if request.order is None else config.replace(order=request.order)
-    scenario = build(variant, request.small.problem, config, request.setup, request.residents)
+    return build(variant, request.small.problem, config, request.setup, request.residents)
+
+
+def replay_variant(variant: Variant, request: Request, schedule: str) -> dict[str, Any]:
+    """Run one schedule again, as `schedules.show` wrote it, under the first reading. Raises UnsupportedProblem."""
+    scenario = _scenario(variant, request)
     with interpreter.exploring(scenario.kernels):
         machine = scenario.machine(Rules(READINGS[request.readings[0]], request.residents, request.dispatch))
         try:
