@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -86,6 +86,11 @@ class Properties:
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for a row."""
         return asdict(self)
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Properties:
+        """What a row was made from; a row may hold more."""
+        return cls(**{field.name: record[field.name] for field in fields(cls)})
 
 
 def kernel_hash(variant: Variant) -> str:

@@ -232,7 +232,8 @@ class Child:
         programs = self.draw.choice(
             (self.draw.randint(1, 3 * tiles), self.draw.randint(1, 2 * self.sms), self.sms, tiles)
         )
-        two_tiles = card.decomposition != "optional_two_tile" or self.draw.random() < 0.5
+        switches = card.decomposition in ("optional_two_tile", "even_slabs")
+        two_tiles = not switches or self.draw.random() < 0.5
         return config.replace(programs=max(1, min(programs, tiles * iterations)), two_tiles=two_tiles)
 
     def lanes(self, count: int = STREAMS, max_programs: int | None = None) -> list[Lane]:

@@ -21,7 +21,7 @@ from common import documents, interpreter
 from common.exploration import Request, counting, explore_variant, replay_variant, told, told_replay
 from common.memory_model import READINGS
 from common.output import destination
-from common.protocols import COLUMNS, Small, cells, disagreements, examine
+from common.protocols import COLUMNS, Properties, Small, cells, disagreements, examine, kernel_hash
 from common.scenario import Setup, explorable
 
 
@@ -44,6 +44,9 @@ def explore(
     order: Annotated[str | None, typer.Option(help="tile order: swizzled or linear")] = None,
     replay: Annotated[str | None, typer.Option(help="a schedule that a report printed, to see it again")] = None,
     out: Annotated[Path | None, typer.Option(help="a folder: write what was found there, with provenance")] = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="without NAME: keep what --out has of kernels that have not changed")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
 ) -> None:
     """Search the interleavings of a small launch for races, deadlocks and wrong sums, on the CPU.
@@ -57,7 +60,7 @@ def explore(
     interpreter.require_interpreter()
     out = None if out is None else destination(out)
     if name is None:
-        raise SystemExit(check_protocols(schedules, seed, out, as_json))
+        raise SystemExit(check_protocols(schedules, seed, out, as_json, changed))
     setup = Setup(launches=launches, streams=streams, shared_workspace=shared_workspace, guarded=not unguarded)
     readings = tuple(READINGS) if reading == "all" else (reading,)
     request = Request(
@@ -76,19 +79,21 @@ def explore(
     raise SystemExit(any(not finding["known"] for report in reports for finding in report["findings"]))
 
 
-def check_protocols(schedules_each: int, seed: int, out: Path | None, as_json: bool) -> int:
+def check_protocols(schedules_each: int, seed: int, out: Path | None, as_json: bool, changed: bool = False) -> int:
     """Decide every variant's properties, print them, write them to a folder; 1 where a card says something else."""
     names = [name for name in variants.all_names() if explorable(variants.get(name).card)]
-    began, records = time.monotonic(), {}
+    began, head = time.monotonic(), documents.header(schedules=schedules_each, seed=seed)
+    records = _kept(names, out) if changed and out is not None else {}
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        jobs = {pool.submit(_examined, name, schedules_each, seed): name for name in names}
+        todo = [name for name in names if name not in records]
+        jobs = {pool.submit(_examined, name, schedules_each, seed, head["commit"]): name for name in todo}
         for job in as_completed(jobs):
             records[jobs[job]] = job.result()
             done = f"{len(records)}/{len(names)}, {time.monotonic() - began:.0f} s"
             print(f"{done}: {jobs[job]}", file=sys.stderr, flush=True)
     found = [records[name] for name in names]
     if out is not None:
-        head = documents.header(schedules=schedules_each, seed=seed, seconds=round(time.monotonic() - began, 1))
+        head["seconds"] = round(time.monotonic() - began, 1)
         print(documents.write(out, "protocols", head, found), file=sys.stderr)
     print(json.dumps(found, indent=1)) if as_json else _print_protocols(found)
     wrong = [f"{record['variant']}: {line}" for record in found for line in record["disagreements"]]
@@ -96,10 +101,21 @@ def check_protocols(schedules_each: int, seed: int, out: Path | None, as_json: b
     return int(bool(wrong))
 
 
-def _examined(name: str, schedules_each: int, seed: int) -> dict[str, Any]:
+def _examined(name: str, schedules_each: int, seed: int, commit: str) -> dict[str, Any]:
     v = variants.get(name)
     found = examine(v, schedules_each, seed)
-    return found.as_dict() | {"disagreements": disagreements(v.card, found)}
+    return found.as_dict() | {"disagreements": disagreements(v.card, found), "commit": commit}
+
+
+def _kept(names: list[str], out: Path) -> dict[str, dict[str, Any]]:
+    """Records of the newest exploration there whose kernels are what they were, compared with the cards as they are."""
+    newest, kept = documents.newest(out, "protocols"), {}
+    for record in newest.records if newest else []:
+        if record["variant"] in names and record["kernel_hash"] == kernel_hash(variants.get(record["variant"])):
+            card = variants.get(record["variant"]).card
+            known = {"commit": newest.header["commit"]} | record
+            kept[record["variant"]] = known | {"disagreements": disagreements(card, Properties.of(record))}
+    return kept
 
 
 def _print_protocols(records: list[dict[str, Any]]) -> None:
