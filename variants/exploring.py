@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
+import signal
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,12 +55,17 @@ def explore(
     variant is decided and compared with its card.
     """
     if not interpreter.interpreting():
-        environment = os.environ | {"TRITON_INTERPRET": "1"}
-        raise SystemExit(subprocess.run([sys.executable, "-m", "variants", *sys.argv[1:]], env=environment).returncode)
+        # The same process begins anew: the interpreter is chosen before a kernel is decorated.
+        command = [sys.executable, "-m", "variants", *sys.argv[1:]]
+        os.execve(sys.executable, command, os.environ | {"TRITON_INTERPRET": "1"})
     interpreter.require_interpreter()
     out = None if out is None else destination(out)
     if name is None:
-        raise SystemExit(check_protocols(schedules, seed, out, as_json, changed))
+        try:
+            raise SystemExit(check_protocols(schedules, seed, out, as_json, changed))
+        except KeyboardInterrupt:
+            print("interrupted: nothing is written", file=sys.stderr)
+            raise SystemExit(130) from None
     setup = Setup(launches=launches, streams=streams, shared_workspace=shared_workspace, guarded=not unguarded)
     readings = tuple(READINGS) if reading == "all" else (reading,)
     request = Request(
@@ -84,13 +89,13 @@ def check_protocols(schedules_each: int, seed: int, out: Path | None, as_json: b
     names = [name for name in variants.all_names() if explorable(variants.get(name).card)]
     began, head = time.monotonic(), documents.header(schedules=schedules_each, seed=seed)
     records = _kept(names, out) if changed and out is not None else {}
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        todo = [name for name in names if name not in records]
-        jobs = {pool.submit(_examined, name, schedules_each, seed, head["commit"]): name for name in todo}
-        for job in as_completed(jobs):
-            records[jobs[job]] = job.result()
+    jobs = [(name, schedules_each, seed, head["commit"]) for name in names if name not in records]
+    # Workers leave Ctrl-C to this process, whose leaving the block ends them.
+    with multiprocessing.Pool(os.cpu_count(), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        for record in pool.imap_unordered(_examined, jobs):
+            records[record["variant"]] = record
             done = f"{len(records)}/{len(names)}, {time.monotonic() - began:.0f} s"
-            print(f"{done}: {jobs[job]}", file=sys.stderr, flush=True)
+            print(f"{done}: {record['variant']}", file=sys.stderr, flush=True)
     found = [records[name] for name in names]
     if out is not None:
         head["seconds"] = round(time.monotonic() - began, 1)
@@ -101,7 +106,8 @@ def check_protocols(schedules_each: int, seed: int, out: Path | None, as_json: b
     return int(bool(wrong))
 
 
-def _examined(name: str, schedules_each: int, seed: int, commit: str) -> dict[str, Any]:
+def _examined(job: tuple[str, int, int, str]) -> dict[str, Any]:
+    name, schedules_each, seed, commit = job
     v = variants.get(name)
     found = examine(v, schedules_each, seed)
     return found.as_dict() | {"disagreements": disagreements(v.card, found), "commit": commit}
