@@ -138,22 +138,25 @@ def test_without_the_sanitizer_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert {row["status"] for row in stress.sanitized(["v05"], lambda _: None)} == {"unavailable"}
 
 
+HOLD = """
+import json, torch
+from common.architectures import architecture
+from common.compilation import compile_call
+from common.launcher import KernelCall
+from experiments.stress_child import HOLD_BLOCK, HOLD_WARPS, MOST_POLLS, hold_sms
+
+half, number = (torch.empty(16, dtype=dtype, device="meta") for dtype in (torch.float16, torch.int32))
+options = {"BLOCK": HOLD_BLOCK, "num_warps": HOLD_WARPS, "num_stages": 1}
+compiled = compile_call(KernelCall(hold_sms, 1, (half, number, number, MOST_POLLS), options), architecture("sm_90"))
+print(json.dumps([compiled.registers, compiled.shared_bytes]))
+"""
+
+
 def test_the_kernel_that_holds_sms_leaves_no_room_beside_it() -> None:
-    script = (
-        "import json, sys, triton\n"
-        "from triton.backends.compiler import GPUTarget\n"
-        "from triton.compiler import ASTSource\n"
-        "from experiments.stress_child import HOLD_BLOCK, HOLD_WARPS, hold_sms\n"
-        "from common.compilation import resources\n"
-        "types = {'a': '*fp16', 'started': '*i32', 'released': '*i32', 'most_polls': 'i32', 'BLOCK': 'constexpr'}\n"
-        "source = ASTSource(hold_sms, types, {(4,): HOLD_BLOCK}, {(0,): [['tt.divisibility', 16]]})\n"
-        "options = {'num_warps': HOLD_WARPS, 'num_stages': 1}\n"
-        "kernel = triton.compile(source, target=GPUTarget('cuda', 90, 32), options=options)\n"
-        "print(json.dumps([*resources(kernel.asm['cubin'], kernel.metadata.name), kernel.metadata.shared]))\n"
-    )
     environment = os.environ | {"TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True)
-    registers, _, shared = json.loads(done.stdout.splitlines()[-1])
+    done = subprocess.run([sys.executable, "-c", HOLD], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    registers, shared = json.loads(done.stdout.splitlines()[-1])
     left = Limits(sms=1, registers=65536 - registers * 32 * stress_child.HOLD_WARPS)
     assert programs_per_sm(Limits(sms=1), registers, shared, stress_child.HOLD_WARPS) == 1
     assert programs_per_sm(left, registers=32, shared_memory=0, num_warps=4) == 0
