@@ -22,22 +22,31 @@ def with_defect(defect: str) -> list[str]:
     return [name for name in variants.names() if defect in {d.id for d in variants.get(name).card.defects}]
 
 
+@pytest.mark.parametrize(
+    ("size", "programs", "inf"),
+    [
+        # 6 tiles on 4 programs: program 0 ends tile 0 and begins tile 1, of the same row and another column.
+        ((64, 96, 128), 4, "column"),
+        # 3 tiles on 2 programs: program 0 ends tile 0 and begins tile 1, of the same column and another row.
+        ((96, 32, 128), 2, "row"),
+    ],
+)
 @pytest.mark.parametrize("name", variants.portable_names())
-def test_nan_spreads_to_the_next_tile(name: str, device: str) -> None:
+def test_nan_spreads_to_the_next_tile(
+    name: str, size: tuple[int, int, int], programs: int, inf: str, device: str
+) -> None:
     v = variants.get(name)
-    # 6 tiles on 4 programs: program 0 ends tile 0 and begins tile 1, of the same row and another column.
-    a, b = make_inputs(Problem(64, 96, 128), device=device)
-    b[:, 0] = torch.inf
-    prepared = prepare(
-        v,
-        a,
-        b,
-        config=v.card.default.replace(
-            block=BLOCK, programs=4, order="linear" if "linear" in v.card.tile_orders else None
-        ),
-    )
+    a, b = make_inputs(Problem(*size), device=device)
+    if inf == "column":
+        b[:, 0] = torch.inf
+    else:
+        a[0] = torch.inf
+    order = "linear" if "linear" in v.card.tile_orders else None
+    prepared = prepare(v, a, b, config=v.card.default.replace(block=BLOCK, programs=programs, order=order))
     prepared.run()
-    spread = bool((~torch.isfinite(prepared.out[:, 1:])).any())
+    wrong = ~torch.isfinite(prepared.out)
+    assert (wrong[:, 0] if inf == "column" else wrong[0]).all()
+    spread = bool((wrong[:, 1:] if inf == "column" else wrong[1:]).any())
     assert spread == (name in with_defect("nan_spread"))
 
 

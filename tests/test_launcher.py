@@ -71,11 +71,19 @@ def test_historical_variants_are_the_threads() -> None:
 def test_the_first_dimension_that_does_not_divide_is_named(
     name: str, problem: tuple[int, int, int], message: str, device: str
 ) -> None:
-    a, b = make_inputs(Problem(*problem), device=device)
-    out = torch.full((problem[0], problem[1]), float("nan"), dtype=torch.float16, device=device)
+    m, n, k = problem
+    around = [
+        torch.full((rows + 64, columns + 64), torch.nan, device=device).half() for rows, columns in ((m, k), (k, n))
+    ]
+    a, b = around[0][32 : 32 + m, 32 : 32 + k], around[1][32 : 32 + k, 32 : 32 + n]
+    for inside, values in zip((a, b), make_inputs(Problem(*problem), device=device), strict=True):
+        inside.copy_(values)
+    before = [x.nan_to_num(7) for x in around]
+    out = torch.full((m, n), float("nan"), dtype=torch.float16, device=device)
     with pytest.raises(UnsupportedProblem, match=message):
         variants.get(name).matmul(a, b, out, block=(64, 64, 64))
     assert torch.isnan(out).all()
+    assert all(torch.equal(x.nan_to_num(7), old) for x, old in zip(around, before, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -85,10 +85,20 @@ def test_any_strides_are_taken_as_they_are(layout: str, shape: tuple[int, int, i
     assert reference(a, b).check(prepared.out).ok
 
 
-def test_the_shape_of_a_published_fault(device: str) -> None:
-    b = torch.empty_strided((256, 61), (248, 1), dtype=torch.float16, device=device).normal_()
-    a = torch.randn(1, 256, dtype=torch.float32, device=device).half().expand(40, 256)
-    assert reference(a, b).check(run(a, b).out).ok
+def test_the_strides_of_a_published_fault(device: str) -> None:
+    """A row for all of A, and a B whose rows are no multiple of 16 bytes and far apart."""
+    a = torch.randn(1, 2048, device=device).half().expand(64, 2048)
+    b = torch.empty_strided((2048, 1953), (7920, 1), dtype=torch.float16, device=device).normal_()
+    config = small(16, block=(64, 128, 128), num_warps=8)
+    assert reference(a, b).check(run(a, b, config).out).ok
+    for name in ("v05", "v08"):
+        with pytest.raises(UnsupportedProblem, match=r"N=1953|strides"):
+            variants.get(name).matmul(a, b, block=(64, 128, 64))
+    # What divides is taken by a copy, or refused by its strides.
+    even = b[:, :1920]
+    assert reference(a, even).check(variants.get("v05").matmul(a, even, block=(64, 128, 128), programs=4)).ok
+    with pytest.raises(UnsupportedProblem, match="strides"):
+        variants.get("v08").matmul(a, even, block=(64, 128, 128))
 
 
 @pytest.mark.parametrize("programs", [3, 16])
