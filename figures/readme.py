@@ -7,8 +7,9 @@ speed.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Annotated
 
 import typer
@@ -39,7 +40,8 @@ def render_table(results: Path = RESULTS) -> str:
         position = card.position + (" (reconstructed)" if card.reconstructed else "")
         words = [f"[`{name}`](variants/{name}.py)", position, card.idea, card.decomposition.replace("_", " ")]
         lines.append(_line([*words, card.fix_up, card.waits_for, *(speedup(run, name) for run in runs.values())]))
-    notes = [f"- {_short(name)}: {_provenance(run) if run else NOT_MEASURED}." for name, run in runs.items()]
+    notes = [f"- {line}." for line in _on_fewer_problems({name: run for name, run in runs.items() if run})]
+    notes += [f"- {_short(name)}: {_provenance(run) if run else NOT_MEASURED}." for name, run in runs.items()]
     notes.append(f"- {_atomic_order(newest_run(results, 'atomic_order'))}.")
     return "\n".join([*lines, "", LEGEND, "", *notes]) + "\n"
 
@@ -65,6 +67,29 @@ def speedup(run: Run | None, name: str) -> str:
     return _mean(values) + (f" ({missing})" if missing else "")
 
 
+def _on_fewer_problems(runs: dict[str, Run]) -> Iterator[str]:
+    """A caution for each variant whose mean is over fewer problems than the others', with its successor's on the same
+    problems."""
+    for name in variants.all_names():
+        said = []
+        for population, run in runs.items():
+            mine = run.speedups(name) if source.has(run, name) else {}
+            if not mine or not source.left_out(run, name):
+                continue
+            text = f"{len(mine)} of {len(run.speedups(source.BASELINE))} of {_short(population)}"
+            for other in (other for other in variants.names() if _follows(other, name) and source.has(run, other)):
+                same = [value for problem, value in run.speedups(other).items() if problem in mine]
+                text += f", where `{other}` has {_mean(same)}"
+            said.append(text)
+        if said:
+            yield f"not to be compared with the rows beside it: `{name}`, whose problems are {'; '.join(said)}"
+
+
+def _follows(name: str, other: str) -> bool:
+    parent = variants.get(name).card.parent
+    return parent is not None and variants.resolve(parent) == other
+
+
 def _mean(values: list[float]) -> str:
     low, high = bootstrap_interval(values)
     return f"{geometric_mean(values):.3f} [{low:.3f}, {high:.3f}]"
@@ -79,8 +104,24 @@ def _provenance(run: Run) -> str:
         text += f"; cuBLAS against itself {_mean(ratios)}"
     if source.has(run, "empty") and (floor := list(run.medians("empty").values())):
         text += f"; an empty kernel takes {median(floor):.1f} µs"
-    cost = (run.finished or {}).get("ms_per_candidate_and_shape")
-    return text + (f"; measuring took {cost:.1f} ms a candidate and shape" if cost else "")
+    return text + _cost(run)
+
+
+def _cost(run: Run) -> str:
+    """What measuring took, and how much of it the kernels alone."""
+    finished, flush_bytes = run.finished or {}, run.header.get("timing", {}).get("flush_bytes")
+    if "ms_per_candidate_and_shape" not in finished:
+        return ""
+    text = f"; measuring took {finished['ms_per_candidate_and_shape']:.1f} ms a candidate and shape"
+    if "flush_writes" not in finished or not flush_bytes:
+        return text
+    samples = run.header["rounds"] + 1
+    kernels = samples * mean(row.median for row in run.rows if row.samples) / 1000
+    writes, megabytes = finished["flush_writes"], flush_bytes / 1e6
+    return text + (
+        f", {kernels:.1f} ms of it in {samples} runs of the kernel, the rest in as many flushes of the L2 by up "
+        f"to {writes} writes of {megabytes:.0f} MB, in queueing and in checking"
+    )
 
 
 def _atomic_order(run: Run | None) -> str:

@@ -118,6 +118,24 @@ def test_a_wrong_result_has_no_speed_and_is_counted(results: Path, tmp_path: Pat
     assert "1 incorrect" in render("speedup", results, tmp_path)[0].read_text()
 
 
+def test_a_mean_over_fewer_problems_is_not_left_beside_the_others(tmp_path: Path) -> None:
+    names = ("torch_matmul", "v03_incremental_pointers", "v04_hoisted_segments")
+    header = {"run": "log_sampled-20300101-000000", "dtype": "float16", "rounds": 1, "device": {"name": "NVIDIA H200"}}
+    header |= {"versions": {"torch": "2", "triton": "3"}, "candidates": [{"label": n, "variant": n} for n in names]}
+    lines: list[dict[str, object]] = [header]
+    for number in range(4):
+        shape = [128, 128, 128 * (number + 1)]
+        lines.append({"p": shape, "c": 0, "s": "ok", "us": [8.0]})
+        right = {"s": "ok", "us": [32.0]} if number < 2 else {"s": "unsupported"}
+        lines.append({"p": shape, "c": 1, **right})
+        lines.append({"p": shape, "c": 2, "s": "ok", "us": [16.0 if number < 2 else 8.0]})
+    path = tmp_path / f"{header['run']}.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*lines, {"finished": {"wall_s": 1}}])) + "\n")
+    (caution,) = [line for line in readme.render_table(tmp_path).splitlines() if "not to be compared" in line]
+    assert "`v03_incremental_pointers`, whose problems are 2 of 4 of the paper's population" in caution
+    assert "`v04_hoisted_segments` has 0.500" in caution
+
+
 def test_a_wrong_result_on_a_headline_problem_is_a_word(results: Path, tmp_path: Path) -> None:
     assert "incorrect" in render("headline", results, tmp_path)[0].read_text()
 
