@@ -60,7 +60,8 @@ class Side:
         return read_card(self.source)
 
     def job(self, kernel: str, target: Architecture) -> Job:
-        return Job(self.name, self.path, kernel, target.name, self.config, self.triton)
+        size = compiled.size_for(target)
+        return Job(self.name, self.path, kernel, target.name, self.config, self.triton, size)
 
 
 @dataclass(frozen=True)

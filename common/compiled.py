@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -28,8 +29,9 @@ from common.card import Card, Config, read_card
 from common.inspection import Inspection
 
 CACHE = triton_versions.CACHE / "kernels"
-SIZE = (4096, 4096, 4096)
-"""The problem whose launch is compiled: M, N and K that 16 divides, both kernels started."""
+SIZE, LARGE_SIZE = (4096, 4096, 4096), (8192, 8192, 4096)
+"""The problem whose launch is compiled: M, N and K that 16 divides. The large one starts both kernels on GPUs of more
+than 200 SMs too."""
 LEVELS = ("ttir", "ttgir", "llir", "ptx", "sass")
 """Texts of a kernel, from the source to the machine. For AMD `sass` is LLVM's assembly and there is no `ptx`."""
 SLOW = ("sm_80", "sm_86")
@@ -111,11 +113,16 @@ def jobs_of(
     config = card.default.replace(**(changes or {}))
     version = version or triton_versions.installed()
     return [
-        Job(name, path, kernel, target.name, config, version)
+        Job(name, path, kernel, target.name, config, version, size_for(target))
         for target in architectures
         if written_for(card, target.name)
         for kernel in card.kernels
     ]
+
+
+def size_for(target: Architecture) -> tuple[int, int, int]:
+    """The problem that starts every kernel of a variant on an architecture's GPU."""
+    return SIZE if target.limits.sms <= 200 else LARGE_SIZE
 
 
 def written_for(card: Card, architecture: str) -> bool:
@@ -272,8 +279,9 @@ class _Worker:
     def _last_words(self, start: int) -> str:
         """The compiler's own first word of an error since a place in its standard error."""
         said = self.errors.read_bytes()[start:].decode(errors="replace")
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
-        return next((line for line in lines if "rror" in line or "ssertion" in line), lines[-1] if lines else "")[:160]
+        found = re.search(r"error: [^\n]*", said) or re.search(r"Assertion [^\n]* failed", said)
+        lines = said.split("\n")
+        return (found[0] if found else next((line for line in reversed(lines) if line.strip()), "no word"))[:160]
 
     def close(self) -> None:
         """End the process and remove its files."""

@@ -81,7 +81,8 @@ def _cell(name: str, first: int | None, second: int | None) -> Text:
 
 def _print_kernel(pairs: list[KernelPair], console: Console) -> None:
     title = f"{pairs[0].title}: {_launches(pairs)}"
-    table = Table(box=box.SIMPLE, title=title, title_justify="left", title_style="bold")
+    console.print(title, style="bold", highlight=False)
+    table = Table(box=box.SIMPLE)
     table.add_column("")
     for pair in pairs:
         table.add_column(pair.architecture, justify="right")

@@ -99,7 +99,7 @@ def table(version: str, records: Iterable[Inspection]) -> str:
     records = list(records)
     made_by = ", ".join(sorted({r.assembler for r in records if r.assembler}))
     out = io.StringIO()
-    out.write(f"# Triton {version}; {made_by}; a launch of 4096x4096x4096; bytes; made by `make goldens`\n")
+    out.write(f"# Triton {version}; {made_by}; bytes; made by `make goldens`\n")
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(row(record) for record in records)

@@ -14,7 +14,7 @@ from figures.source import MissingRun
 
 COMMON = "128x128x32 w4 s3"
 """Launch parameters at which variants are compared with one another."""
-SOURCE = "Compiled offline for a launch of 4096x4096x4096, relaxed atomics, the card's tile order. tests/golden."
+SOURCE = "Compiled offline as a launch would be, relaxed atomics, the card's tile order. tests/golden."
 
 
 @lru_cache

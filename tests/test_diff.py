@@ -116,6 +116,9 @@ def test_the_page_holds_everything_and_asks_for_nothing(tmp_path: Path) -> None:
         (("diff", "v05", "v06", "--triton", "3.99.0"), "UnsupportedTriton: no Triton '3.99.0'"),
         (("diff", "v05", "v06", "--triton", "2.1"), "2.1.0"),
         (("diff", "v05", "v06", "--html", "no/such/folder/x.html"), "no folder"),
+        (("diff", "v05", "v06", "--html", "tests"), "that is a folder"),
+        (("diff", "v05", "v10", "--arch", "sm_80"), "written for sm_90 alone"),
+        (("compile", "torch_matmul"), "no kernel of its own"),
     ],
 )
 def test_what_does_not_exist_is_one_line_with_the_nearest(arguments: tuple[str, ...], message: str) -> None:

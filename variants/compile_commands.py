@@ -117,7 +117,7 @@ def compile_command(
         for job in compiled.jobs_of(name, variants.source_path(name), targets, changes, each)
     ]
     if not jobs:
-        raise UnsupportedProblem(f"{', '.join(chosen)}: not written for {arch}")
+        raise UnsupportedProblem(f"{', '.join(chosen)}: no kernel of its own, or not written for {arch}")
     with progress_bar() as progress:
         records = compiled.inspect(jobs, progress)
     if as_json:
@@ -156,8 +156,9 @@ def diff(
     Two versions in --triton (2.1.0,3.9.0) compile the first variant with the first and the second with the second.
     """
     targets, levels = parse_architectures(arch), parse_levels(level)
-    if html is not None and not html.absolute().parent.is_dir():
-        raise UnsupportedProblem(f"--html {html}: there is no folder {html.absolute().parent}")
+    if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
+        reason = "that is a folder" if html.is_dir() else f"there is no folder {html.absolute().parent}"
+        raise UnsupportedProblem(f"--html {html}: {reason}")
     changes = config_changes(block, warps, stages, sem)
     first, second = variants.resolve(a), variants.resolve(b)
     versions = triton_versions.parse_versions(version)
