@@ -24,5 +24,8 @@ NAMES = (
     "chosen",
     "win_map",
     "regret",
+    "resources",
+    "hot_loop",
+    "drift",
     "lineage",
 )

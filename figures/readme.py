@@ -17,7 +17,7 @@ import typer
 import variants
 from common.errors import DamagedRun
 from common.rows import Run, bootstrap_interval, geometric_mean, newest_run
-from figures import claims_table, protocol_table, source
+from figures import claims_table, code_answers, protocol_table, source
 from figures.__main__ import RESULTS
 
 README = Path(__file__).parent.parent / "README.md"
@@ -138,7 +138,7 @@ def _atomic_order(run: Run | None) -> str:
 def updated(text: str, results: Path = RESULTS) -> str:
     """The README's text with its generated parts made anew. Raises ValueError where a marker is missing."""
     parts = [(BEGIN, END, render_table)]
-    parts += [(table.BEGIN, table.END, table.render) for table in (protocol_table, claims_table)]
+    parts += [(table.BEGIN, table.END, table.render) for table in (protocol_table, claims_table, code_answers)]
     for begin, end, render in parts:
         if text.count(begin) != 1 or text.count(end) != 1:
             raise ValueError(f"README.md needs the lines {begin!r} and {end!r} once each")

@@ -104,7 +104,7 @@ def compile_command(
 ) -> None:
     """Compile kernels for GPUs that need not be here; print what each takes.
 
-    Each is compiled at its card's config, as a launch of 4096x4096x4096 would compile it. Bytes are B: stack, spill
+    Each is compiled at its card's config, as a launch of a large problem would compile it. Bytes are B: stack, spill
     stores and loads of a thread, shared memory of a program. Triton's n_spills is the stack divided by 4. `per SM`:
     programs that one multiprocessor holds.
     """
