@@ -8,12 +8,12 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common import device
+from common.errors import DamagedRun
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,23 @@ def write(folder: Path, kind: str, head: dict[str, Any], records: list[dict[str,
 
 
 def read(path: Path) -> Document:
-    """Raises ValueError where the file is no such document."""
-    data = json.loads(path.read_text())
-    if not isinstance(data, dict) or not {"header", "records"} <= data.keys():
-        raise ValueError(f"{path} is no document with a header and records")
-    return Document(path, data["header"], data["records"])
+    """Raises DamagedRun naming the file, and the line where that is known, where it is no such document."""
+    try:
+        data = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise DamagedRun(f"{path}:{error.lineno}: not readable as JSON: {error.msg}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedRun(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+    head, records = (data.get("header"), data.get("records")) if isinstance(data, dict) else (None, None)
+    if not isinstance(head, dict) or not isinstance(records, list) or not all(isinstance(r, dict) for r in records):
+        raise DamagedRun(f"{path}:1: no document with a header and records")
+    return Document(path, head, records)
 
 
 def newest(folder: Path, kind: str) -> Document | None:
-    """The newest document of a kind that is no dry run, or None."""
+    """The newest document of a kind that is no dry run, or None. Raises DamagedRun where a newer one cannot be read."""
     for path in sorted(folder.glob(f"{kind}-*.json"), reverse=True):
-        try:
-            found = read(path)
-        except ValueError as error:
-            warnings.warn(f"{path}: {error}", stacklevel=2)
-            continue
+        found = read(path)
         if not found.header.get("dry_run"):
             return found
     return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from common import documents, traffic
 from common.decomposition import always_two_tile, data_parallel
+from common.errors import DamagedRun
 from common.problem import Problem
 from experiments import counters
 from experiments.__main__ import HERE
@@ -102,7 +102,13 @@ def test_documents_come_back_and_dry_runs_are_none(tmp_path: Path) -> None:
     assert found is not None and found.path == path
     assert found.select(fact="a") == [{"fact": "a", "value": 1}]
     documents.write(tmp_path, "facts", head | {"date": "2099-01-01T00:00:00+00:00", "dry_run": True}, [])
-    (tmp_path / "facts-29990101-000000.json").write_text(json.dumps([1]))
-    with pytest.warns(UserWarning, match="no document"):
-        assert documents.newest(tmp_path, "facts").path == path
+    assert documents.newest(tmp_path, "facts").path == path
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"header": {},\n"records": [', '{"header": [], "records": []}', "\xff\xfe"])
+def test_a_document_that_cannot_be_read_is_named_and_no_older_one_takes_its_place(text: str, tmp_path: Path) -> None:
+    documents.write(tmp_path, "facts", documents.header(), [])
+    (tmp_path / "facts-29990101-000000.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DamagedRun, match=r"facts-29990101-000000\.json:"):
+        documents.newest(tmp_path, "facts")
