@@ -410,6 +410,7 @@ def test_a_quick_launch_of_a_matrix_with_itself_forgets_that(name: str) -> None:
 
 def test_an_older_triton_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "__version__", "3.6.0")
+    monkeypatch.setattr("numpy.__version__", "2.3.5")
     a, b = make_inputs(Problem(64, 64, 64))
     with pytest.raises(
         UnsupportedProblem, match=r"as of Triton 3\.9; this is 3\.6\.0: install a newer Triton, or use v09"
