@@ -286,7 +286,7 @@ def test_a_figure_opens_zooms_and_closes_by_keyboard(browser: Any) -> None:
 
 
 def test_folds_open_alone_and_together(browser: Any) -> None:
-    fold = "#variant-v05_cas_lock details"
+    fold = "#variant-v05_cas_lock details:has(pre)"
     assert not browser.find_element("css selector", f"{fold} pre").is_displayed()
     press(browser, f"{fold} summary", "\n")
     shown = browser.find_element("css selector", f"{fold} pre")
