@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.errors import UnsupportedProblem, nearest
-from common.residency import Limits, programs_per_sm
+from common.residency import BLOCKS_PER_SM, Limits, programs_per_sm
 
 KIB = 1024
 
@@ -42,8 +42,9 @@ class Architecture:
         return _programs_per_compute_unit(self.limits, registers, shared_bytes, num_warps)
 
 
-def _cuda(name: str, gpu: str, sms: int, shared_kib: int, threads: int, blocks: int) -> Architecture:
+def _cuda(name: str, gpu: str, sms: int, shared_kib: int, threads: int) -> Architecture:
     shared = shared_kib * KIB
+    blocks = BLOCKS_PER_SM[divmod(int(name.removeprefix("sm_")), 10)]
     return Architecture(
         name,
         gpu,
@@ -54,11 +55,11 @@ def _cuda(name: str, gpu: str, sms: int, shared_kib: int, threads: int, blocks: 
 ARCHITECTURES = {
     arch.name: arch
     for arch in (
-        _cuda("sm_80", "A100", 108, 164, 2048, 32),
-        _cuda("sm_86", "RTX 3090", 82, 100, 1536, 16),
-        _cuda("sm_90", "H100/H200", 132, 228, 2048, 32),
-        _cuda("sm_100", "B200", 148, 228, 2048, 32),
-        _cuda("sm_120", "RTX Pro 6000", 188, 100, 1536, 24),
+        _cuda("sm_80", "A100", 108, 164, 2048),
+        _cuda("sm_86", "RTX 3090", 82, 100, 1536),
+        _cuda("sm_90", "H100/H200", 132, 228, 2048),
+        _cuda("sm_100", "B200", 148, 228, 2048),
+        _cuda("sm_120", "RTX Pro 6000", 188, 100, 1536),
         Architecture(
             "gfx942",
             "MI300X",

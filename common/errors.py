@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 
 
 class UnsupportedProblem(ValueError):
@@ -59,6 +60,15 @@ OWN_ERRORS = (
     UnsupportedTriton,
 )
 """What ends a command line with one line and exit code 2."""
+
+
+def run_command_line(app: Callable[[], object]) -> None:
+    """Run a command line; the project's own errors end it with one line and exit code 2."""
+    try:
+        app()
+    except OWN_ERRORS as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def nearest(word: str, allowed: Iterable[str], count: int = 3) -> str:

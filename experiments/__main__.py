@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from common import rows
-from common.errors import OWN_ERRORS, DamagedRun, InvalidExperiment, NoDevice, nearest
+from common.errors import DamagedRun, InvalidExperiment, NoDevice, nearest, run_command_line
 from common.output import RESULTS, destination
 from experiments import tables
 
@@ -444,12 +444,8 @@ def _require_gpu() -> None:
 
 
 def main() -> None:
-    """Run the command line; the project's own errors end it with one line and exit code 2."""
-    try:
-        app()
-    except OWN_ERRORS as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    """Run the command line."""
+    run_command_line(app)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from common import style
 from common.rows import Run
 from figures import corpus, source
 from figures.intensity import points
-from figures.landscape import band
+from figures.landscape import cloud
 from figures.speedup import log_ticks
 
 BARS = 80
@@ -64,11 +64,7 @@ def _against_intensity(
     axes: Axes, run: Run, speedups: dict[tuple[int, int, int], float], limits: tuple[float, float]
 ) -> None:
     x, y = points(run, speedups)
-    axes.scatter(x, y, s=1.2, color=style.PALETTE[0], alpha=0.12, linewidths=0, rasterized=True)
-    if len(x) >= 5:
-        centres, (low, middle, high) = band(x, y)
-        axes.fill_between(centres, low, high, color=style.PALETTE[1], alpha=0.25, linewidth=0)
-        axes.plot(centres, middle, color=style.PALETTE[3], linewidth=1.6)
+    cloud(axes, x, y)
     peak = source.peak(run.header["device"]["name"])
     if peak:
         axes.axvline(peak.ridge, color=style.FAINT, linewidth=0.9, linestyle=(0, (4, 2)))

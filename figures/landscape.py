@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from common import style
@@ -25,6 +26,15 @@ def band(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return centres, np.array([np.quantile(y[place == i], [0.1, 0.5, 0.9]) for i in full]).reshape(-1, 3).T
 
 
+def cloud(axes: Axes, x: np.ndarray, y: np.ndarray) -> None:
+    """A point a shape, and over it the band and the median of y along x."""
+    axes.scatter(x, y, s=1.2, color=style.PALETTE[0], alpha=0.12, linewidths=0, rasterized=True)
+    if len(x) >= 5:
+        centres, (low, middle, high) = band(x, y)
+        axes.fill_between(centres, low, high, color=style.PALETTE[1], alpha=0.25, linewidth=0)
+        axes.plot(centres, middle, color=style.PALETTE[3], linewidth=1.6)
+
+
 def draw(results: Path) -> Figure:
     """Raises MissingRun where no corpus has been measured."""
     runs = corpus.corpora(results)
@@ -35,11 +45,7 @@ def draw(results: Path) -> Figure:
         peak = source.peak(run.header["device"]["name"])
         for axes, (label, title) in zip(row, PROVIDERS.items(), strict=True):
             x, y = achieved(run, label)
-            axes.scatter(x, y, s=1.2, color=style.PALETTE[0], alpha=0.12, linewidths=0, rasterized=True)
-            if len(x) >= 5:
-                centres, (low, middle, high) = band(x, y)
-                axes.fill_between(centres, low, high, color=style.PALETTE[1], alpha=0.25, linewidth=0)
-                axes.plot(centres, middle, color=style.PALETTE[3], linewidth=1.6)
+            cloud(axes, x, y)
             if peak:
                 roof = np.geomspace(x.min(), x.max(), 200)
                 axes.plot(roof, np.minimum(peak.tflops, peak.terabytes * roof), color=style.INK, linewidth=1)

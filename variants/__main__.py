@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from common.errors import OWN_ERRORS
+from common.errors import run_command_line
 from variants import compile_commands
 
 
 def main() -> None:
-    """Run the command line; the project's own errors end it with one line and exit code 2.
+    """Run the command line.
 
     Loading torch takes more than a second, so a command that answers from the cache is run without it.
     """
@@ -17,11 +17,7 @@ def main() -> None:
         app = compile_commands.app
     else:
         from variants.commands import app
-    try:
-        app()
-    except OWN_ERRORS as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    run_command_line(app)
 
 
 if __name__ == "__main__":
