@@ -43,7 +43,8 @@ class Config:
     None for one an SM, 0 for none. `order`: tile order. `two_tiles`: the second decomposition's switch.
     `split`: K ranges of a shared tile (`split_k` and `whole_waves`), None to leave it to the decomposition. `sem`:
     memory order of the atomic adds on C. `precision`: how fp32 operands are multiplied, exactly or rounded to TF32.
-    `tma`: load by the Tensor Memory Accelerator, which not all layouts allow.
+    `tma`: load by the Tensor Memory Accelerator, which not all layouts allow. `maxnreg`: registers that a thread may
+    have at the start, so that more programs fit an SM; None to leave it to the compiler.
     """
 
     block: tuple[int, int, int] = (128, 128, 32)
@@ -58,12 +59,13 @@ class Config:
     sem: Sem = "relaxed"
     precision: Precision = "ieee"
     tma: bool = False
+    maxnreg: int | None = None
 
     def __post_init__(self) -> None:
         """Raise UnsupportedProblem for a value of a kind that the field cannot hold."""
         if not isinstance(self.block, tuple) or len(self.block) != 3 or not all(map(_whole, self.block)):
             raise UnsupportedProblem(f"block={self.block!r}: three whole numbers, for example (128, 128, 32)")
-        optional = ("full_tiles_warps", "full_tiles_stages", "programs", "split")
+        optional = ("full_tiles_warps", "full_tiles_stages", "programs", "split", "maxnreg")
         for name in ("num_warps", "num_stages", *optional):
             value = getattr(self, name)
             if not _whole(value) and not (value is None and name in optional):
@@ -84,8 +86,9 @@ class Config:
         return dataclasses.replace(self, **changes)
 
     def label(self) -> str:
-        """A short name for tables: block, warps and stages."""
-        return f"{'x'.join(map(str, self.block))} w{self.num_warps} s{self.num_stages}{' tma' if self.tma else ''}"
+        """A short name for tables: block, warps, stages, and registers where they are limited."""
+        more = (" tma" if self.tma else "") + (f" r{self.maxnreg}" if self.maxnreg else "")
+        return f"{'x'.join(map(str, self.block))} w{self.num_warps} s{self.num_stages}{more}"
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Contract:
     `layouts`: "unit_stride" takes any 2-D strides with a stride of 1 in one dimension and copies other inputs;
     "contiguous" refuses everything else; "tma" refuses what the TMA cannot address; "any" takes all strides as they
     are. `architectures`: those that the kernel is written for, none named for all. `least_block`: the smallest BLOCK_M,
-    BLOCK_N, BLOCK_K. `most_tiles`: no program may touch more Stream-K tiles than this. `equal_shares`: every Stream-K
+    BLOCK_N, BLOCK_K. `three_quarters`: BLOCK_N is three quarters of a power of two. `most_tiles`: no program may touch more Stream-K tiles than this. `equal_shares`: every Stream-K
     program must do as many MAC iterations. `shared_tiles`: whether the result is right where several programs share a
     tile. `wide_offsets`: counts in int64 where 2^31 elements are passed. `epilogue`: adds a bias and applies an
     activation. `precisions`: how it can multiply fp32. `tma`: loads by the TMA where the config says so.
@@ -108,6 +111,7 @@ class Contract:
     tma: bool = False
     architectures: tuple[str, ...] = ()
     least_block: tuple[int, int, int] = (16, 16, 16)
+    three_quarters: bool = False
     most_tiles: int | None = None
     equal_shares: bool = False
     shared_tiles: bool = True

@@ -101,7 +101,8 @@ class Launch:
         return triton.language.int64 if wide else triton.language.int32
 
     def first_wave_options(self) -> dict[str, int]:
-        return {"num_warps": self.config.num_warps, "num_stages": self.config.num_stages}
+        limit = {} if self.config.maxnreg is None else {"maxnreg": self.config.maxnreg}
+        return {"num_warps": self.config.num_warps, "num_stages": self.config.num_stages, **limit}
 
     def full_tiles_options(self) -> dict[str, int]:
         """The full-tiles kernel's warps and stages: its own, or the first wave's where it has none."""
@@ -380,7 +381,12 @@ def check_config(variant: Variant, config: Config) -> None:
         raise UnsupportedProblem(f"{variant.name}: precision {config.precision!r}; it has {allowed}")
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
     for name, size, least in zip(names, config.block, card.contract.least_block, strict=True):
-        if size < least or size & (size - 1):
+        if card.contract.three_quarters and name == "BLOCK_N":
+            if size < least or size % 3 or (size // 3) & (size // 3 - 1):
+                raise UnsupportedProblem(
+                    f"{variant.name}: BLOCK_N={size}: three quarters of a power of two, at least {least}"
+                )
+        elif size < least or size & (size - 1):
             raise UnsupportedProblem(f"{name}={size}: a block is a power of two of at least {least}")
     block_m, block_n, block_k = config.block
     if max(block_m * block_n, block_m * block_k, block_k * block_n) > MOST_TILE:
@@ -395,6 +401,8 @@ def check_config(variant: Variant, config: Config) -> None:
         stages = getattr(config, name)
         if stages is not None and not 1 <= stages <= MOST_STAGES:
             raise UnsupportedProblem(f"{name}={stages}: at least 1, at most {MOST_STAGES}")
+    if config.maxnreg is not None and not (24 <= config.maxnreg <= 255 and config.maxnreg % 8 == 0):
+        raise UnsupportedProblem(f"maxnreg={config.maxnreg}: a multiple of 8 from 24 to 248")
     if config.tma and not card.contract.tma:
         raise UnsupportedProblem(f"{variant.name} has no choice between pointers and the TMA; v09 has")
     if config.programs is not None and not 0 <= config.programs < 2**16 * 4:

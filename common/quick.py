@@ -16,12 +16,11 @@ import torch
 import triton
 
 from common import workspace
-from common.errors import UnsupportedProblem
 from common.launcher import KernelCall, Launch, Prepared
 
 MOST_DESCRIPTORS = 256
 """Encoded descriptors kept for one operand; allocators come back to the same addresses."""
-OPERANDS = ("a", "b", "c", "partials", "counters")
+OPERANDS = ("a", "b", "c", "bias", "partials", "counters")
 
 
 def active_driver() -> Any:
@@ -116,9 +115,7 @@ class QuickLaunch:
     """A prepared launch for tensors of the same shapes, strides, dtypes, device and alignment (see `fits`)."""
 
     def __init__(self, prepared: Prepared) -> None:
-        """Compile, load and lay out. Raises UnsupportedProblem for a launch with a bias."""
-        if prepared.bias is not None:
-            raise UnsupportedProblem(f"{prepared.variant.name}: a launch with a bias is not repeated: launch it anew")
+        """Compile, load and lay out."""
         task = prepared.task()
         # Three objects, also where the caller multiplies a tensor by itself: arguments are told apart by identity.
         task.a, task.b, task.c = task.a.detach(), task.b.detach(), task.c.detach()

@@ -78,14 +78,13 @@ def _replayed(
     graphs = [stopwatch.capture(ordinary.run), stopwatch.capture(tracing.run)]
     times: dict[str, list[float]] = {"ordinary_us": [], "traced_us": []}
     kept = []
-    for graph in graphs:
-        stopwatch.sample(graph)
+    stopwatch.once(graphs, [0, 1])
     for order in orders(2, rounds, seed):
-        for which in order:
-            recorder.clear()
-            times[list(times)[which]].append(round(stopwatch.sample(graphs[which]), 2))
-            if which:
-                kept.append([buffer.clone() for buffer in recorder.buffers])
+        recorder.clear()
+        samples = stopwatch.once(graphs, order)
+        for which, name in enumerate(times):
+            times[name].append(round(samples[which], 2))
+        kept.append([buffer.clone() for buffer in recorder.buffers])
     return times, kept
 
 

@@ -104,13 +104,16 @@ class Stopwatch:
         `before` hears for whose sample the host waits. RuntimeError where a sample is late MOST_TRIES times.
         """
         with torch.cuda.stream(self.stream), _no_collection():
-            self._round(timed, list(range(len(timed))), before)
+            self.once(timed, list(range(len(timed))), before)
             for order in orders(len(timed), rounds, seed):
-                for position, sample in self._round(timed, order, before).items():
+                for position, sample in self.once(timed, order, before).items():
                     timed[position].samples.append(sample)
 
-    def _round(self, timed: Sequence[Timed], order: list[int], before: Callable[[int], None]) -> dict[int, float]:
-        """Microseconds of one replay of each; late ones are taken again, with a longer flush each time."""
+    def once(
+        self, timed: Sequence[Timed], order: list[int], before: Callable[[int], None] = lambda position: None
+    ) -> dict[int, float]:
+        """Microseconds of one replay of each on the current stream, which is the stopwatch's; late ones are taken again,
+        with a longer flush each time. RuntimeError as `interleave`."""
         samples, left, longer = {}, order, 0
         for _ in range(MOST_TRIES):
             late = []

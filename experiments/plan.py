@@ -20,7 +20,7 @@ CHOSEN = "matmul"
 NO_VARIANTS = (EMPTY, CHOSEN)
 PROGRAMS = ("sms", "2*sms", "3*sms", "tiles")
 """Stream-K programs that the problem and the GPU decide; beside them a fraction of the SMs, `0.4*sms`."""
-_LAUNCH = ("block", "warps", "stages", "order", "two_tiles", "split")
+_LAUNCH = ("block", "warps", "stages", "order", "two_tiles", "split", "maxnreg")
 _FULL_TILES = ("full_tiles_warps", "full_tiles_stages")
 _FRACTION = re.compile(r"(\d+\.\d+)\*sms")
 
@@ -89,6 +89,8 @@ class Candidate:
             parts.append(config.sem)
         if config.tma:
             parts.append("tma")
+        if config.maxnreg is not None:
+            parts.append(f"r{config.maxnreg}")
         return parts
 
     def resolved(self, problem: Problem, sms: int) -> Config:

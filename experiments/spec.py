@@ -144,7 +144,8 @@ class Candidates(Strict):
 
     `warps` and `stages` are those of every kernel of a variant, `full_tiles_warps` and `full_tiles_stages` those of its
     full-tiles kernel where that differs. `programs`: a count, or `sms`, `2*sms`, `3*sms`, `tiles`,
-    or a fraction of the SMs, `0.4*sms`, which is rounded to an even number.
+    or a fraction of the SMs, `0.4*sms`, which is rounded to an even number. `maxnreg`: registers of a thread of the
+    first wave, at most.
     """
 
     variant: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -159,6 +160,7 @@ class Candidates(Strict):
     sem: Literal["relaxed", "acq_rel"] = "relaxed"
     split: tuple[Size, ...] | None = None
     tma: bool = False
+    maxnreg: Size | None = None
     repeat: Annotated[int, Field(ge=1, le=9)] = 1
 
     @field_validator("variant", "programs", "split", mode="before")
@@ -231,7 +233,7 @@ class Candidates(Strict):
 
     def _config(self, name: str, split: int | None) -> Config:
         base = Config() if name in NO_VARIANTS else variants.get(name).card.default
-        changes: dict[str, Any] = {"order": self.order, "split": split}
+        changes: dict[str, Any] = {"order": self.order, "split": split, "maxnreg": self.maxnreg}
         changes["block"] = self.block and tuple(map(int, self.block.split("x")))
         changes |= {"num_warps": self.warps, "full_tiles_warps": self.full_tiles_warps or self.warps}
         changes |= {"num_stages": self.stages, "full_tiles_stages": self.full_tiles_stages or self.stages}

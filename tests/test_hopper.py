@@ -164,7 +164,7 @@ def test_v09_is_the_twin_that_can_be_explored() -> None:
         r"load\(slot \+ elements, cache_modifier='.cg'\)",
         r"store\(counters_ptr \+ tile, 0\)",
     ]
-    for name in ("v09", "v10", "v12"):
+    for name in ("v09", "v10", "v12", "v14"):
         steps = protocol(name)
         assert len(steps) == len(pattern), (name, steps)
         for step, wanted in zip(steps, pattern, strict=True):
@@ -178,6 +178,13 @@ def split_in(name: str, wanted: int | None) -> dict[str, int | None]:
     """A split for a config: a cluster's is a power of two."""
     clusters = variants.get(name).card.decomposition == "cluster_ranges"
     return {"split": min(1 << wanted.bit_length() - 1, 8) if clusters and wanted else wanted}
+
+
+def small(name: str, block: tuple[int, int, int]) -> Config:
+    """A config of the variant with this block, or one three quarters as wide where it has no other, and few stages."""
+    v, (block_m, block_n, block_k) = variants.get(name), block
+    width = 3 * block_n // 2 if v.card.contract.three_quarters else block_n
+    return v.card.default.replace(block=(block_m, width, block_k), num_warps=4, num_stages=3)
 
 
 def run(v: Variant, a: torch.Tensor, b: torch.Tensor, config: Config) -> Prepared:
@@ -218,7 +225,7 @@ def test_each_config_is_right_whole_split_and_at_edges(name: str, config: Config
     + [("row", "bfloat16")],
 )
 def test_layouts_and_dtypes(name: str, block: tuple, layout: str, dtype: str) -> None:
-    config = variants.get(name).card.default.replace(block=block, num_stages=4)
+    config = small(name, block)
     for split in (1, 2):
         check(variants.get(name), Problem(264, 200, 456, dtype, layout), config.replace(split=split))
 
@@ -227,7 +234,7 @@ def test_layouts_and_dtypes(name: str, block: tuple, layout: str, dtype: str) ->
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("programs", [1, 3, 7, 132])
 def test_programs_that_do_several_units(name: str, programs: int) -> None:
-    config = variants.get(name).card.default.replace(block=(64, 64, 64), num_stages=4, programs=programs)
+    config = small(name, (64, 64, 64)).replace(programs=programs)
     for split in (1, 2, 5):
         check(variants.get(name), Problem(448, 384, 640), config.replace(**split_in(name, split)), "integers")
 

@@ -12,7 +12,6 @@ import triton.backends.nvidia.driver
 
 import common.quick
 import variants
-from common.errors import UnsupportedProblem
 from common.launcher import Prepared, plan
 from common.problem import Problem, make_inputs
 from common.quick import QuickLaunch
@@ -74,7 +73,7 @@ def quick(name: str, split: int, monkeypatch: pytest.MonkeyPatch, **changes: Any
     return QuickLaunch(prepared)
 
 
-@pytest.mark.parametrize(("name", "split"), [("v10", 1), ("v10", 2), ("v11", 4), ("v12", 3)])
+@pytest.mark.parametrize(("name", "split"), [("v10", 1), ("v10", 2), ("v11", 4), ("v12", 3), ("v14", 2)])
 def test_addresses_change_from_call_to_call_and_nothing_else(
     name: str, split: int, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +121,9 @@ def test_other_alignment_does_not_fit(driver: Driver, monkeypatch: pytest.Monkey
     assert not repeated.fits(shifted, b, torch.empty(PROBLEM.m, PROBLEM.n, dtype=a.dtype))
 
 
-def test_a_bias_is_refused(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnsupportedProblem, match="bias"):
-        quick("v10", 1, monkeypatch, bias=torch.zeros(PROBLEM.n, dtype=torch.float16))
+def test_a_bias_is_one_of_the_addresses(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeated = quick("v09", 1, monkeypatch, bias=torch.zeros(PROBLEM.n, dtype=torch.float16))
+    a, b = make_inputs(PROBLEM)
+    out, bias = torch.empty(PROBLEM.m, PROBLEM.n, dtype=a.dtype), torch.ones(PROBLEM.n, dtype=a.dtype)
+    repeated(a, b, out, bias)
+    assert bias.data_ptr() in driver.launched[-1][-1]

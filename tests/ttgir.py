@@ -149,6 +149,7 @@ class Machine:
         self.module, self.random, self.resident = parse(text), random.Random(seed), resident
         self.engine: list[Callable[[], None]] = []
         self.stores: dict[int, list[Any]] = {}
+        self.dots = 0
 
     def run(self, programs: int, arguments: list[Any]) -> None:
         """Run all programs to their end. Raises Stalled."""
@@ -331,17 +332,21 @@ class Machine:
     def _ttng_warp_group_dot(self, op: Op, values: list[Any], env: dict[str, Any]) -> Steps:
         """Stays undone until it is waited for, as a link to the accumulator that it adds to."""
         yield None
-        return [Dot(*values)]
+        self.dots += 1
+        return [Dot(*values, self.dots)]
 
     def _ttng_warp_group_dot_wait(self, op: Op, values: list[Any], env: dict[str, Any]) -> Steps:
+        """The latest `pendings` wgmmas stay undone, whichever accumulators they are for."""
         yield None
-        chain, link = [], values[0]
-        while isinstance(link, Dot):
-            chain.append(link)
-            link = link.accumulator
-        for dot in reversed(chain[int(op.attribute("pendings")) :]):
+        chain: list[Dot] = []
+        for link in values:
+            while isinstance(link, Dot):
+                chain.append(link)
+                link = link.accumulator
+        chain.sort(key=operator.attrgetter("number"))
+        for dot in chain[: len(chain) - int(op.attribute("pendings"))]:
             dot.do()
-        return [values[0].value if isinstance(values[0], Dot) and values[0].value is not None else values[0]]
+        return [v.value if isinstance(v, Dot) and v.value is not None else v for v in values]
 
     def _tt_load(self, op: Op, values: list[Any], env: dict[str, Any]) -> Steps:
         yield None
@@ -418,6 +423,7 @@ class Dot:
     b: Shared
     accumulator: Any
     use: bool
+    number: int
     value: np.ndarray | None = None
 
     def do(self) -> None:
