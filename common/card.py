@@ -99,10 +99,11 @@ class Contract:
     `layouts`: "unit_stride" takes any 2-D strides with a stride of 1 in one dimension and copies other inputs;
     "contiguous" refuses everything else; "tma" refuses what the TMA cannot address; "any" takes all strides as they
     are. `architectures`: those that the kernel is written for, none named for all. `least_block`: the smallest BLOCK_M,
-    BLOCK_N, BLOCK_K. `three_quarters`: BLOCK_N is three quarters of a power of two. `most_tiles`: no program may touch more Stream-K tiles than this. `equal_shares`: every Stream-K
-    program must do as many MAC iterations. `shared_tiles`: whether the result is right where several programs share a
-    tile. `wide_offsets`: counts in int64 where 2^31 elements are passed. `epilogue`: adds a bias and applies an
-    activation. `precisions`: how it can multiply fp32. `tma`: loads by the TMA where the config says so.
+    BLOCK_N, BLOCK_K. `three_quarters`: BLOCK_N is three quarters of a power of two. `most_tiles`: no program may touch
+    more Stream-K tiles than this. `equal_shares`: every Stream-K program must do as many MAC iterations.
+    `shared_tiles`: whether the result is right where several programs share a tile. `wide_offsets`: counts in int64
+    where 2^31 elements are passed. `epilogue`: adds a bias and applies an activation. `precisions`: how it can multiply
+    fp32. `tma`: loads by the TMA where the config says so.
     """
 
     dtypes: tuple[str, ...] = ("float16",)
@@ -138,7 +139,8 @@ class Card:
     `zeroed_output`: C must be zero before the launch. `waits_for`: the programs for which a program may wait,
     by number, "any" for whichever came first. `workspace`: what the launcher allocates and sets at every launch.
     `language`: Gluon needs Triton 3.9 and has no interpreter. `twin`: the Triton variant with the same fix-up, which
-    stands for a Gluon one where interleavings are explored.
+    stands for a Gluon one where interleavings are explored. `ctas`: CTAs of a program, which are a cluster; a block is
+    theirs together.
     """
 
     idea: str
@@ -158,6 +160,7 @@ class Card:
     lock_lifetime: str = "no lock"
     language: Literal["triton", "gluon"] = "triton"
     twin: str | None = None
+    ctas: int = 1
     contract: Contract = Contract()
     claims: tuple[str, ...] = ()
     defects: tuple[Defect, ...] = ()

@@ -344,7 +344,7 @@ def plan(card: Card, m: int, n: int, k: int, config: Config, sm_count: int) -> S
     block_m, block_n, block_k = config.block
     tiles_m, tiles_n, iters = cdiv(m, block_m), cdiv(n, block_n), cdiv(k, block_k)
     if card.decomposition == "whole_waves":
-        programs = sm_count if config.programs is None else config.programs
+        programs = sm_count // card.ctas if config.programs is None else config.programs
         return decomposition.whole_waves(tiles_m, tiles_n, iters, programs, config.split)
     if card.decomposition == "even_slabs":
         programs = sm_count if config.programs is None else config.programs
@@ -414,10 +414,11 @@ def check_config(variant: Variant, config: Config) -> None:
 def _check_warpgroups(variant: Variant, config: Config) -> None:
     """Raise UnsupportedProblem for warps and tiles that wgmma cannot have."""
     block_m, block_n, _ = config.block
-    if config.num_warps not in (4, 8) or config.num_warps * 16 > block_m:
+    rows = block_m // variant.card.ctas
+    if config.num_warps not in (4, 8) or config.num_warps * 16 > rows:
         raise UnsupportedProblem(
             f"{variant.name}: num_warps={config.num_warps}: one or two warpgroups (4 or 8 warps) multiply, each warp "
-            f"at least 16 rows; BLOCK_M={block_m}"
+            f"at least 16 rows; a CTA has {rows}"
         )
     if block_n > 256:
         raise UnsupportedProblem(f"{variant.name}: BLOCK_N={block_n}: a wgmma is at most 256 wide")

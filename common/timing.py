@@ -112,8 +112,10 @@ class Stopwatch:
     def once(
         self, timed: Sequence[Timed], order: list[int], before: Callable[[int], None] = lambda position: None
     ) -> dict[int, float]:
-        """Microseconds of one replay of each on the current stream, which is the stopwatch's; late ones are taken again,
-        with a longer flush each time. RuntimeError as `interleave`."""
+        """Microseconds of one replay of each on the current stream, which is the stopwatch's.
+
+        Late ones are taken again, with a longer flush each time. RuntimeError as `interleave`.
+        """
         samples, left, longer = {}, order, 0
         for _ in range(MOST_TRIES):
             late = []

@@ -60,11 +60,12 @@ def plain_descriptor(x: torch.Tensor, block: tuple[int, int]) -> Any:
     return found
 
 
-def descriptor(x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: int = 0) -> Any:
+def descriptor(x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: int | None = 0) -> Any:
     """The Gluon descriptor of a 2-D tensor (or of its transpose, see `is_transposed`) in blocks of `block`.
 
     `block` counts along the tensor's own dimensions. A cluster of `ctas` (a power of two) loads `ctas` blocks that are
-    next to each other in dimension `along`, one each. The descriptor keeps the tensor as `described`.
+    next to each other in dimension `along`, one each, or all the same block for None. The descriptor keeps the tensor as
+    `described`.
     """
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -72,8 +73,9 @@ def descriptor(x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: in
     shape = [size * ctas if dimension == along else size for dimension, size in enumerate(block)]
     matrix = x
     if is_transposed(x):
-        matrix, shape, along = x.t(), shape[::-1], 1 - along
-    bases = [[0, 1 << bit] if along else [1 << bit, 0] for bit in range(ctas.bit_length() - 1)]
+        matrix, shape, along = x.t(), shape[::-1], None if along is None else 1 - along
+    bits = range(ctas.bit_length() - 1)
+    bases = [[(1 << bit) * (along == dimension) for dimension in range(2)] for bit in bits]
     dtype = getattr(gl, str(x.dtype).removeprefix("torch."))
     layout = gl.NVMMASharedLayout.get_default_for(shape, dtype, cga_layout=bases or None)
     found = TensorDescriptor(matrix, list(matrix.shape), [_row_stride(matrix), 1], shape, layout)

@@ -95,10 +95,11 @@ class Candidate:
 
     def resolved(self, problem: Problem, sms: int) -> Config:
         """The config with `programs` as a number."""
-        if variants.get(self.variant).card.decomposition in ("data_parallel", "library"):
+        card = variants.get(self.variant).card
+        if card.decomposition in ("data_parallel", "library"):
             return self.config
         tiles = cdiv(problem.m, self.config.block[0]) * cdiv(problem.n, self.config.block[1])
-        return self.config.replace(programs=count_programs(self.programs, sms, tiles))
+        return self.config.replace(programs=count_programs(self.programs, sms // card.ctas, tiles))
 
 
 def tell_apart(candidates: list[Candidate]) -> list[Candidate]:

@@ -77,6 +77,9 @@ CASES = [
     ("v13", config("v13", 2, 3)),
     ("v14", config("v14", 1, 2, block=(64, 96, 64))),
     ("v14", config("v14", 3, 3, block=(64, 96, 64))),
+    ("v15", config("v15", 1, 2, block=(128, 64, 64))),
+    ("v15", config("v15", 3, 3, block=(128, 64, 64))),
+    ("v16", config("v16", 2, 3, block=(128, 96, 64))),
 ]
 LABELS = [f"{name} {c.num_stages} stages split {c.split}" for name, c in CASES]
 SIZES = (200, 264, 712)

@@ -273,8 +273,8 @@ class Machine:
 
     def _ttg_local_store(self, op: Op, values: list[Any], env: dict[str, Any]) -> Steps:
         yield None
-        assert self.module.ctas == 1
-        values[1].parts[0][:] = values[0]
+        for rank, part in enumerate(values[1].parts):
+            part[:] = values[0][self._slices(op.result_type, rank)]
         return []
 
     def _ttng_init_barrier(self, op: Op, values: list[Any], env: dict[str, Any]) -> Steps:
@@ -318,7 +318,9 @@ class Machine:
         """Reads shared memory when it is waited for, and writes nothing outside the matrix."""
         yield None
         descriptor, y, x, memory = values
-        self.stores.setdefault(env["program"], []).append((descriptor, y, x, memory.parts[0]))
+        for rank, part in enumerate(memory.parts):
+            dy, dx = self._place(op.result_type, rank)
+            self.stores.setdefault(env["program"], []).append((descriptor, y + dy, x + dx, part))
         return []
 
     def _ttng_async_tma_store_wait(self, op: Op, values: list[Any], env: dict[str, Any]) -> Steps:
@@ -404,6 +406,11 @@ class Machine:
             for dimension, value in enumerate(basis):
                 shape[len(shape) - len(basis) + dimension] //= 2 if value else 1
         return tuple(shape)
+
+    def _slices(self, type_text: str, rank: int) -> tuple[slice, ...]:
+        """A CTA's part of a tensor."""
+        sizes = zip(self._place(type_text, rank), self._part(type_text), strict=True)
+        return tuple(slice(start, start + size) for start, size in sizes)
 
     def _place(self, type_text: str, rank: int) -> tuple[int, ...]:
         """Where a CTA's part begins."""
