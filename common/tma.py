@@ -64,8 +64,8 @@ def descriptor(x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: in
     """The Gluon descriptor of a 2-D tensor (or of its transpose, see `is_transposed`) in blocks of `block`.
 
     `block` counts along the tensor's own dimensions. A cluster of `ctas` (a power of two) loads `ctas` blocks that are
-    next to each other in dimension `along`, one each, or all the same block for None. The descriptor keeps the tensor as
-    `described`.
+    next to each other in dimension `along`, one each, or all the same block for None. The descriptor keeps the
+    tensor as `described`.
     """
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor

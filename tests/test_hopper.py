@@ -181,10 +181,10 @@ def split_in(name: str, wanted: int | None) -> dict[str, int | None]:
 
 
 def small(name: str, block: tuple[int, int, int]) -> Config:
-    """A config of the variant with this block, or one three quarters as wide where it has no other, and few stages."""
+    """A config with few stages and this block for each CTA, or one three quarters as wide where it has no other."""
     v, (block_m, block_n, block_k) = variants.get(name), block
     width = 3 * block_n // 2 if v.card.contract.three_quarters else block_n
-    return v.card.default.replace(block=(block_m, width, block_k), num_warps=4, num_stages=3)
+    return v.card.default.replace(block=(v.card.ctas * block_m, width, block_k), num_warps=4, num_stages=3)
 
 
 def run(v: Variant, a: torch.Tensor, b: torch.Tensor, config: Config) -> Prepared:
