@@ -12,6 +12,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11
 EXPERIMENTS ?= headline thread_sampled log_sampled atomic_order
 PYTEST_ARGS ?=
 MEASURE_ARGS ?=
+REGRESSIONS_ARGS ?=
 DIFF_ARGS ?=
 EXPLORE_ARGS ?=
 TRACED ?= v01 v04 v05 v08 v09 v12
@@ -55,11 +56,8 @@ explore: $(STAMP)  ## search small launches of every variant for races, hangs an
 	@$(BIN)/python -m variants explore $(EXPLORE_ARGS)
 
 regressions: $(STAMP)  ## ask the thread's claims again on this machine's GPU; without one, print the committed verdicts
-	@if $(HAS_DRIVER); then \
-	  for name in $$($(BIN)/python -m experiments claims --experiments); do $(BIN)/python -m experiments run experiments/$$name.yaml $(MEASURE_ARGS); done; \
-	  $(BIN)/python -m experiments facts; $(BIN)/python -m experiments counters; \
-	else echo 'no NVIDIA driver was found: these are the committed verdicts'; fi
-	@$(BIN)/python -m experiments claims
+	@if $(HAS_DRIVER); then $(BIN)/python -m experiments regressions $(REGRESSIONS_ARGS); \
+	else echo 'no NVIDIA driver was found: these are the committed verdicts'; $(BIN)/python -m experiments claims; fi
 
 table: $(STAMP)  ## rewrite README.md's generated part from cards and committed measurements
 	@$(BIN)/python -m figures.readme

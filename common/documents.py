@@ -72,10 +72,22 @@ def read(path: Path) -> Document:
     return Document(path, head, records)
 
 
-def newest(folder: Path, kind: str) -> Document | None:
-    """The newest document of a kind that is no dry run, or None. Raises DamagedRun where a newer one cannot be read."""
+def need(document: Document, record: dict[str, Any], name: str) -> Any:
+    """A record's value. Raises DamagedRun naming the file and what the record lacks."""
+    if name not in record:
+        raise DamagedRun(f"{document.path}: a record lacks {name!r}: {json.dumps(record)[:100]}")
+    return record[name]
+
+
+def newest(folder: Path, kind: str, device: str | None = None) -> Document | None:
+    """The newest document of a kind that is no dry run, or None; with `device` the newest from this one.
+
+    Raises DamagedRun where a newer one cannot be read.
+    """
     for path in sorted(folder.glob(f"{kind}-*.json"), reverse=True):
         found = read(path)
+        if device is not None and (found.header.get("device") or {}).get("name") != device:
+            continue
         if not found.header.get("dry_run"):
             return found
     return None

@@ -19,12 +19,20 @@ class UnknownVariant(LookupError):
     """No variant has this name; the message lists the nearest ones."""
 
 
+class UnknownClaim(LookupError):
+    """The thread makes no claim of this number; the message lists the nearest ones."""
+
+
 class InvalidExperiment(ValueError):
     """An experiment file does not match the schema; the message names file, line, key and what is allowed."""
 
 
 class DamagedRun(ValueError):
     """A file of results is no run, or not all of it can be read; the message names file and line."""
+
+
+class NoResults(LookupError):
+    """There is no such folder of results, or nothing in it is from the device that was asked for."""
 
 
 class NotWritable(OSError):
@@ -51,8 +59,10 @@ OWN_ERRORS = (
     UnsupportedProblem,
     NotCoResident,
     UnknownVariant,
+    UnknownClaim,
     InvalidExperiment,
     DamagedRun,
+    NoResults,
     NotWritable,
     WrongResult,
     NoWorker,

@@ -317,13 +317,16 @@ def runs(results: Path, experiment: str) -> list[Path]:
     return sorted([*results.glob(f"{experiment}-*.jsonl"), *results.glob(f"{experiment}-*.jsonl.xz")])
 
 
-def newest_run(results: Path, experiment: str) -> Run | None:
+def newest_run(results: Path, experiment: str, device: str | None = None) -> Run | None:
     """The newest finished run of a whole experiment, or None: no dry run, and none with a limit on its problems.
 
-    Raises DamagedRun where a finished one that is newer cannot be read: an older one must not take its place unseen.
+    `device`: on this device alone, by its name. Raises DamagedRun where a finished one that is newer cannot be read: an
+    older one must not take its place unseen.
     """
     for path in reversed(runs(results, experiment)):
         if path.suffix != ".xz" and not says_finished(path):
+            continue
+        if device is not None and read_header(path)["device"]["name"] != device:
             continue
         run = read_run(path)
         if run.finished and not run.header.get("limit") and not run.header.get("dry_run"):

@@ -271,9 +271,11 @@ def counters(
     out: Out = None,
     inside: Annotated[bool, typer.Option("--inside", hidden=True)] = False,
 ) -> None:
-    """Read hardware counters of an experiment's calls with Nsight Compute; estimate bytes where it cannot run."""
+    """Read hardware counters of an experiment's calls with Nsight Compute; model the same calls' bytes beside them."""
     from common import documents
     from experiments import counters as profiling
+    from experiments.estimates import THREAD, machine
+    from experiments.estimates import measure as estimate
     from experiments.spec import load
 
     experiment = load(file)
@@ -284,6 +286,7 @@ def counters(
     path = profiling.measure(file, experiment, destination(out))
     head = documents.read(path).header
     print(f"{path}\nsource: {head['source']}" + (f" ({head['reason']})" if head["reason"] else ""))
+    print(estimate(experiment, [machine(head["device"]), *THREAD], destination(out)))
 
 
 @app.command()
@@ -296,44 +299,117 @@ def compiled(out: Out = None) -> None:
 
 
 @app.command()
+def interpreted(out: Out = None) -> None:
+    """Run in Triton's interpreter what a claim says is right there; needs no GPU."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        # A process either interprets or compiles, and this one has made its choice.
+        again = [sys.executable, "-m", "experiments", *sys.argv[1:]]
+        raise typer.Exit(subprocess.run(again, env=os.environ | {"TRITON_INTERPRET": "1"}).returncode)
+    from common import interpreter
+    from experiments import claims as schema
+    from experiments.interpreted import measure
+
+    interpreter.require_interpreter()
+    print(measure(schema.load().interpreted(), destination(out)))
+
+
+@app.command()
+def estimates(
+    file: Annotated[Path, typer.Argument(help="an experiment whose calls are modelled")] = HERE / "counters.yaml",
+    results: Annotated[
+        Path, typer.Option(help="where counters lie, whose GPU is modelled beside the thread's")
+    ] = RESULTS,
+    out: Out = None,
+) -> None:
+    """Model the bytes that an experiment's calls read from memory, on the thread's GPUs too; needs no GPU."""
+    from common import documents
+    from experiments.estimates import THREAD, machine, measure
+    from experiments.spec import load
+
+    counted = documents.newest(results, "counters")
+    here = [machine(counted.header["device"])] if counted else []
+    print(measure(load(file), [*here, *THREAD], destination(out)))
+
+
+@app.command()
+def regressions(
+    out: Out = None,
+    only: Annotated[str | None, typer.Option(help="these steps alone, comma-separated: sweeps or documents")] = None,
+) -> None:
+    """Ask every claim again on this machine's GPU and print the verdicts of this GPU's rows alone.
+
+    Exit code 1 where a step failed; the others are done all the same.
+    """
+    _require_gpu()
+    from experiments.regressions import device_name, run_all
+
+    folder = destination(out)
+    failed = run_all(folder, only, lambda text: print(text, file=sys.stderr, flush=True))
+    _print_claims(folder, device_name(), (), as_json=False)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command()
 def claims(
+    names: Annotated[list[str] | None, typer.Argument(help="claims, default all", metavar="C01…")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
     results: Annotated[Path, typer.Option(help="where measurements lie")] = RESULTS,
+    device: Annotated[
+        str | None, typer.Option(help="the GPU whose rows count, by its name; default that of the newest run")
+    ] = None,
     rules: Annotated[bool, typer.Option("--rules", help="print what each rule asks for")] = False,
-    names: Annotated[bool, typer.Option("--experiments", help="print the sweeps that the claims read")] = False,
+    sweeps: Annotated[bool, typer.Option("--experiments", help="print the sweeps that the claims read")] = False,
 ) -> None:
     """Print the thread's claims with verdicts from committed measurements, and the machine they come from."""
     from experiments import claims as schema
-    from experiments import verdicts
 
     known = schema.load()
+    wanted = tuple(schema.chosen_ids(names or ()))
     if rules:
         print("\n".join(f"{rule}: {meaning}" for rule, meaning in schema.RULES.items()))
         return
-    if names:
+    if sweeps:
         print("\n".join(known.experiments()))
         return
-    found, machines = verdicts.committed(results)
+    _print_claims(results, device, wanted, as_json)
+
+
+def _print_claims(results: Path, device: str | None, wanted: tuple[str, ...], as_json: bool) -> None:
+    from experiments import verdicts
+
+    found, machines = verdicts.committed(results, device)
+    found = [answer for answer in found if not wanted or answer.claim.id in wanted]
     if as_json:
-        print(json.dumps({"machines": machines, "claims": [answer.as_dict() for answer in found]}, indent=1))
+        head = {"machines": machines, "negligible": verdicts.MARGIN}
+        print(json.dumps(head | {"claims": [answer.as_dict() for answer in found]}, indent=1))
         return
     _print_answers(found)
-    print(f"measured on: {'; '.join(machines) or 'nothing yet'}")
+    nothing = f"nothing yet on {device}" if device else "nothing yet"
+    print(f"{verdicts.BAND}, by every rule\nmeasured on: {'; '.join(machines) or nothing}")
 
 
 def _print_answers(found: list[Any]) -> None:
     from rich import box
     from rich.table import Table
 
+    from experiments import verdicts
+
     shown = Table(box=box.SIMPLE, show_lines=False)
     for column in ("claim", "what is asked", "on", "thread", "here", "verdict"):
         shown.add_column(column, no_wrap=column == "claim")
     for answer in found:
         shown.add_row(answer.claim.id, answer.claim.statement, "", answer.claim.numbers, "", answer.verdict)
-        for outcome in answer.outcomes:
-            claimed = f"{outcome.claimed:g}" if outcome.claimed else ""
-            here = outcome.shown or outcome.source
-            shown.add_row("", f"- {outcome.name}", outcome.about, claimed, here, outcome.verdict, style="dim")
+        for mark, outcomes in (("*", answer.deciding), ("-", verdicts.others(answer))):
+            for outcome in outcomes:
+                claimed = f"{outcome.claimed:g}" if outcome.claimed else ""
+                here = "; ".join(text for text in (outcome.told, outcome.reason) if text)
+                line = f"{mark} {outcome.name}", outcome.about, claimed, here, outcome.verdict
+                shown.add_row("", *line, style="dim" if mark == "-" else "")
+        for text in verdicts.by_compiler(answer):
+            what, _, versions = text.partition(": ")
+            shown.add_row("", f"- {what}", "compiled", "", versions, "", style="dim")
     Console(width=None if sys.stdout.isatty() else 160).print(shown, highlight=False)
 
 

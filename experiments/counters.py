@@ -1,6 +1,7 @@
-"""Hardware counters of whole calls by Nsight Compute, and the estimate that stands in where it cannot run.
+"""Hardware counters of whole calls by Nsight Compute.
 
-The profiler runs this module's `inside` in a process of its own. Calls are told apart by an empty kernel before each.
+The profiler runs this module's `inside` in a process of its own, and every kernel with empty caches. Calls are told
+apart by an empty kernel before each. Where it cannot run, `experiments.estimates` stands in.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any
 import torch
 
 import variants
-from common import documents, traffic
-from common.launcher import GROUP_M, Prepared, plan, prepare, sms
+from common import documents
+from common.launcher import Prepared, prepare, sms
 from common.problem import Problem, make_inputs
 from common.timing import empty_kernel
-from experiments.plan import EMPTY, Candidate
+from experiments.estimates import calls
+from experiments.plan import Candidate
 from experiments.spec import Experiment
 
 KIND = "counters"
@@ -39,15 +41,6 @@ WEIGHTED = {
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "sm_percent",
 }
 """Percentages of a kernel, weighted by its time in a call of several."""
-RESIDENT_PER_SM = 2
-"""Programs an SM in the estimate: what a 128x128 tile's registers allow."""
-Call = tuple[Problem, Candidate]
-
-
-def calls(experiment: Experiment) -> list[Call]:
-    """Every problem with every candidate once, without the empty kernel and without repeats."""
-    wanted = [c for c in experiment.all_candidates() if c.variant != EMPTY and not c.number]
-    return [(problem, candidate) for problem in experiment.problems.all() for candidate in wanted]
 
 
 def inside(experiment: Experiment) -> None:
@@ -70,24 +63,18 @@ def _prepare(problem: Problem, candidate: Candidate, seed: int) -> Prepared:
 
 
 def measure(file: Path, experiment: Experiment, out: Path) -> Path:
-    """Profile an experiment's calls and write the document; without counters it holds estimates and the reason."""
+    """Profile an experiment's calls and write the document; without counters it holds the reason why."""
     rows, reason = profile(file)
     wanted = calls(experiment)
     groups = list(split_calls(rows)) if rows else []
     if rows and len(groups) != len(wanted):
         reason, groups = f"{len(groups)} calls were profiled, {len(wanted)} were made", []
-    device_sms, l2_bytes = torch.cuda.get_device_properties().multi_processor_count, _l2_bytes()
     records = []
     for number, (problem, candidate) in enumerate(wanted):
         record = {"problem": [problem.m, problem.n, problem.k], "label": candidate.label, "variant": candidate.variant}
-        record |= estimated(problem, candidate, device_sms, l2_bytes)
         records.append(record | (aggregate(groups[number]) if groups else {}))
-    head = documents.header(source="ncu" if groups else "estimate", reason=reason, experiment=experiment.name)
+    head = documents.header(source="ncu" if groups else "none", reason=reason, experiment=experiment.name)
     return documents.write(out, KIND, head, records)
-
-
-def _l2_bytes() -> int:
-    return torch.cuda.get_device_properties().L2_cache_size
 
 
 def profile(file: Path) -> tuple[list[dict[str, str]], str]:
@@ -143,20 +130,3 @@ def aggregate(kernels: dict[str, dict[str, float]]) -> dict[str, Any]:
         found[name] = round(weighted / found["ns"], 2) if found["ns"] else None
     lookups = found["l2_hit_sectors"] + found["l2_miss_sectors"]
     return found | {"l2_hit_rate": round(found["l2_hit_sectors"] / lookups, 5) if lookups else None}
-
-
-def estimated(problem: Problem, candidate: Candidate, device_sms: int, cache_bytes: int) -> dict[str, Any]:
-    """Bytes of A and B requested and missed by the schedule over an LRU cache; none for the library."""
-    v = variants.get(candidate.variant)
-    if v.card.decomposition == "library":
-        return {}
-    config = candidate.resolved(problem, device_sms)
-    schedule = plan(v.card, problem.m, problem.n, problem.k, config, device_sms)
-    group_m = GROUP_M if config.order == "swizzled" else 0
-    size = problem.torch_dtype.itemsize
-    found = traffic.estimate(schedule, config.block, size, group_m, RESIDENT_PER_SM * device_sms, cache_bytes)
-    return {
-        "estimated_requested_bytes": found.requested,
-        "estimated_missed_bytes": found.missed,
-        "estimated_hit_rate": round(found.hit_rate, 5),
-    }

@@ -52,7 +52,7 @@ class Strict(BaseModel):
     @classmethod
     def _no_mixing(cls, value: Any, info: ValidationInfo) -> Any:
         expected = cls.model_fields[info.field_name].annotation
-        for item in _listed(value):
+        for item in listed(value):
             if isinstance(item, bool) and expected is not bool:
                 raise ValueError(f"{'on' if item else 'off'} is a truth value: another kind of value is needed here")
             if expected is bool and not isinstance(item, (bool, str)):
@@ -129,12 +129,12 @@ class Problems(Strict):
         return [Problem(*shape, dtype=self.dtype, layout=self.layout) for shape in shapes]
 
 
-def _fault(place: tuple[str | int, ...], reason: str) -> PydanticCustomError:
+def fault(place: tuple[str | int, ...], reason: str) -> PydanticCustomError:
     """A fault of a model that lies at one of its keys, or deeper."""
     return PydanticCustomError("impossible", "{reason}", {"reason": reason, "place": place})
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
@@ -166,7 +166,7 @@ class Candidates(Strict):
     @field_validator("variant", "programs", "split", mode="before")
     @classmethod
     def _list(cls, value: Any) -> Any:
-        return None if value is None else _listed(value)
+        return None if value is None else listed(value)
 
     @field_validator("variant")
     @classmethod
@@ -204,14 +204,14 @@ class Candidates(Strict):
         said = {key: getattr(self, key) for key in fields if getattr(self, key) != fields[key].default}
         for key, name in itertools.product(said, self.variant):
             if key in without_effect(name):
-                raise _fault((key,), f"{name}: {key} changes nothing about it; leave it out")
+                raise fault((key,), f"{name}: {key} changes nothing about it; leave it out")
         if self._impossible() is None:
             return self
         for key in said:
             reason = self.model_construct(**{"variant": self.variant, key: said[key]})._impossible()
             if reason is not None:
-                raise _fault((key,), reason)
-        raise _fault((), str(self._impossible()))
+                raise fault((key,), reason)
+        raise fault((), str(self._impossible()))
 
     def _impossible(self) -> str | None:
         """Why a candidate cannot be, whatever the problem."""
@@ -265,7 +265,7 @@ class Experiment(Strict):
             self.all_candidates()
         except ThereTwice as error:
             groups = [number for number, group in enumerate(self.candidates) for _ in group.expand()]
-            raise _fault(("candidates", groups[error.position]), str(error)) from None
+            raise fault(("candidates", groups[error.position]), str(error)) from None
         return self
 
     def all_candidates(self) -> list[Candidate]:

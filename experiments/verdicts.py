@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -10,22 +11,35 @@ from typing import Any
 
 from packaging.version import Version
 
-import variants
-from common import documents, rows, statistics, traffic
-from common.decomposition import GROUP_M, always_two_tile, cdiv
-from common.documents import Document
-from common.launcher import plan
+from common import documents, rows, statistics
+from common.decomposition import always_two_tile, cdiv
+from common.documents import Document, need
+from common.errors import DamagedRun, NoResults
 from common.problem import Problem
 from common.rows import Row, Run
 from common.statistics import Interval
 from experiments import claims as schema
 from experiments import spec
-from experiments.claims import BestOf, Claim, Claims, Compiled, Counter, MemoryModel, Ratio, ScheduleBound, Test
+from experiments.claims import (
+    MARGIN,
+    BestOf,
+    Claim,
+    Claims,
+    Compiled,
+    Counter,
+    Estimate,
+    Interpreted,
+    MemoryModel,
+    Ratio,
+    ScheduleBound,
+    Test,
+)
 from experiments.plan import count_programs
 
-Measured = Ratio | BestOf | Counter | ScheduleBound | MemoryModel
 NOT_MEASURED = "not measured"
 HERE = Path(__file__).parent
+SIZE = f"{100 * MARGIN:g} %"
+BAND = f"negligible: less than {SIZE} from 1"
 
 
 class Missing(LookupError):
@@ -34,155 +48,265 @@ class Missing(LookupError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a test came to. `verdict`: one of the schema's five, or "not measured". `source`: run or document."""
+    """What a test came to. `verdict`: one of the schema's five, "evidence" or "not measured". `half`: what of the claim
+    it decides. `band`: where its interval lies of the negligible band. `source`: run or document. `value` and `other`:
+    of the kernel and of the one beside it, where code was compared."""
 
     claim: str
     name: str
     about: str
+    half: str
     verdict: str
     shown: str
     claimed: float | None
     value: float | None = None
     low: float | None = None
     high: float | None = None
+    other: float | None = None
+    band: str = ""
     source: str = ""
     reason: str = ""
+
+    @property
+    def told(self) -> str:
+        """What was found with its place in the negligible band, or what there is instead."""
+        text = self.shown or self.source
+        return f"{text}, {self.band}" if self.band else text
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim with the outcomes of its tests; the first decides."""
+    """A claim with the outcomes of its tests; the first decides, or one for each half of the claim."""
 
     claim: Claim
     outcomes: tuple[Outcome, ...]
 
     @property
+    def deciding(self) -> tuple[Outcome, ...]:
+        """The outcomes that make the verdict."""
+        return tuple(outcome for outcome in self.outcomes if outcome.half) or self.outcomes[:1]
+
+    @property
     def verdict(self) -> str:
-        return self.outcomes[0].verdict
+        """The verdict, of each half where there are several."""
+        return "; ".join(f"{o.half}: {o.verdict}" if o.half else o.verdict for o in self.deciding)
+
+    def pairs(self) -> Iterator[tuple[Test, Outcome]]:
+        """Each test with its outcome."""
+        return zip(self.claim.asked, self.outcomes, strict=True)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for `--json`."""
         about = self.claim.model_dump(exclude={"tests"})
-        return about | {"verdict": self.verdict, "tests": [asdict(o) for o in self.outcomes]}
+        verdicts = {o.half or "all": o.verdict for o in self.deciding}
+        compilers = by_compiler(self)
+        return about | {
+            "verdict": self.verdict,
+            "verdicts": verdicts,
+            "compilers": compilers,
+            "tests": [asdict(o) for o in self.outcomes],
+        }
 
 
 class Results:
-    """The newest committed runs and documents of a folder, read once each."""
+    """The newest runs and documents of one device in a folder, read once each: those of different machines are never
+    put together. `device`: its name; by default that of the folder's newest run.
 
-    def __init__(self, folder: Path) -> None:
+    Raises NoResults where there is no such folder.
+    """
+
+    def __init__(self, folder: Path, device: str | None = None) -> None:
+        if not folder.is_dir():
+            raise NoResults(f"{folder}: no such folder of results")
         self.folder = folder
+        self.device = device or newest_device(folder)
         self._runs: dict[str, Run | None] = {}
 
     def run(self, experiment: str) -> Run:
         """Raises Missing saying how to make one."""
         if experiment not in self._runs:
-            self._runs[experiment] = rows.newest_run(self.folder, experiment)
+            self._runs[experiment] = rows.newest_run(self.folder, experiment, self.device)
         run = self._runs[experiment]
         if run is None:
-            raise Missing(f"no finished run of {experiment}")
+            where = f" on {self.device}" if self.device else ""
+            raise Missing(f"no finished run of {experiment}{where}")
         return run
 
     @cached_property
     def counters(self) -> Document | None:
-        return documents.newest(self.folder, "counters")
+        return documents.newest(self.folder, "counters", self.device)
+
+    @cached_property
+    def estimates(self) -> Document | None:
+        return documents.newest(self.folder, "estimates")
 
     @cached_property
     def compiled(self) -> Document | None:
         return documents.newest(self.folder, "compiled")
 
+    @cached_property
+    def interpreted(self) -> Document | None:
+        return documents.newest(self.folder, "interpreted")
+
     def machines(self) -> list[str]:
         """Device and Triton of every run that was read, each once."""
         found = [run for run in self._runs.values() if run]
-        return sorted({f"{r.header['device']['name']}, Triton {r.header['versions']['triton']}" for r in found})
+        return sorted({f"{r.header['device']['name']}, Triton {r.header['versions'].get('triton')}" for r in found})
+
+
+def newest_device(folder: Path) -> str | None:
+    """The device of the newest finished run of any sweep that claims read; None where there is none."""
+    paths = [path for name in schema.load().experiments() for path in rows.runs(folder, name)]
+    for path in sorted(paths, key=lambda path: path.name.split(".")[0].split("-")[1:], reverse=True):
+        if path.suffix == ".xz" or rows.says_finished(path):
+            header = rows.read_header(path)
+            if not header.get("dry_run") and not header.get("limit"):
+                return header["device"]["name"]
+    return None
 
 
 def answers(results: Results, claims: Claims) -> list[Answer]:
     """Every claim with a verdict of every test."""
-    return [Answer(claim, tuple(judge(test, claim.id, results) for test in claim.tests)) for claim in claims.claims]
+    return [Answer(claim, tuple(judge(test, claim.id, results) for test in claim.asked)) for claim in claims.claims]
 
 
-def committed(folder: Path) -> tuple[list[Answer], list[str]]:
-    """The answers from a folder's results and the machines they come from, worked out once while nothing changes."""
-    return _committed(folder, tuple(sorted((path.name, path.stat().st_mtime_ns) for path in folder.glob("*"))))
+def committed(folder: Path, device: str | None = None) -> tuple[list[Answer], list[str]]:
+    """The answers from a folder's results and the machine they come from, worked out once while nothing changes.
+
+    Raises NoResults where there is no such folder, DamagedRun where what is in it does not fit together.
+    """
+    if not folder.is_dir():
+        raise NoResults(f"{folder}: no such folder of results")
+    return _committed(folder, device, tuple(sorted((path.name, path.stat().st_mtime_ns) for path in folder.glob("*"))))
 
 
 @lru_cache(maxsize=4)
-def _committed(folder: Path, stamp: tuple[tuple[str, int], ...]) -> tuple[list[Answer], list[str]]:
-    results = Results(folder)
+def _committed(folder: Path, device: str | None, stamp: tuple[tuple[str, int], ...]) -> tuple[list[Answer], list[str]]:
+    results = Results(folder, device)
     return answers(results, schema.load()), results.machines()
 
 
+@dataclass(frozen=True)
+class Found:
+    """A measure's interval, how it is shown, and where it is from."""
+
+    interval: Interval
+    source: str
+    shown: str = ""
+
+    def numbers(self) -> dict[str, float | None]:
+        known = self.interval.count > 1
+        low, high = (self.interval.low, self.interval.high) if known else (None, None)
+        return {"value": self.interval.value, "low": low, "high": high}
+
+    def text(self) -> str:
+        return self.shown or (str(self.interval) if self.interval.count > 1 else f"{self.interval.value:.3f}")
+
+
 def judge(test: Test, claim: str, results: Results) -> Outcome:
-    """One test's outcome; "not measured" where rows are missing."""
-    common = {"claim": claim, "name": test.name, "about": test.about, "claimed": test.claimed, "reason": test.reason}
+    """One test's outcome; "not measured" where rows are missing. Raises DamagedRun where they do not fit together."""
+    common = {"claim": claim, "name": test.name, "about": test.machine, "half": test.half}
+    common |= {"claimed": test.claimed, "reason": test.reason}
     try:
         if isinstance(test.measure, Compiled):
             return Outcome(**common, **_judge_compiled(test, test.measure, results))
+        if isinstance(test.measure, Interpreted):
+            return Outcome(**common, **_judge_interpreted(test.measure, results))
         if test.measure is None:
             return Outcome(verdict="not testable here", shown="", **common)
-        interval, source = _measured(test.measure, results)
+        found = _measured(test.measure, results)
     except Missing as missing:
         known = "not testable here" if test.rule == "untestable" else NOT_MEASURED
         return Outcome(verdict=known, shown="", source=str(missing), **common)
-    shown = str(interval) if interval.count > 1 else f"{interval.value:.3f}"
-    numbers = {"value": interval.value, "low": interval.low, "high": interval.high}
-    if interval.count < 2:
-        numbers |= {"low": None, "high": None}
-    return Outcome(verdict=by_rule(test, interval), shown=shown, source=source, **numbers, **common)
+    judged = isinstance(test.measure, (Ratio, BestOf)) and test.rule != schema.EVIDENCE
+    where = band(found.interval) if judged else ""
+    verdict = by_rule(test, found.interval)
+    return Outcome(verdict=verdict, shown=found.text(), band=where, source=found.source, **found.numbers(), **common)
 
 
-def by_rule(test: Test, found: Interval) -> schema.Verdict:
-    """The verdict that a test's rule makes of an interval. An interval that includes 1 is no speed-up."""
-    claimed, margin = test.claimed, test.margin
-    if test.rule == "untestable":
-        return "not testable here"
-    if test.rule == "no_gain":
-        return "reproduced" if found.high <= 1 + margin else "not reproduced"
-    if test.rule == "same":
-        return "reproduced" if 1 / (1 + margin) <= found.low and found.high <= 1 + margin else "not reproduced"
-    if test.rule == "reaches":
-        assert claimed is not None
-        return "reproduced" if found.high >= claimed else "not reproduced"
-    if found.high < 1:
+def band(found: Interval) -> str:
+    """Where an interval lies of the band in which two times are taken for equal."""
+    if _above(found):
+        return f"more than {SIZE} above 1"
+    if _below(found):
+        return f"more than {SIZE} below 1"
+    if found.low >= 1 / (1 + MARGIN) and found.high <= 1 + MARGIN:
+        return f"within {SIZE} of 1"
+    return f"across the edge of {SIZE} around 1"
+
+
+def _above(found: Interval) -> bool:
+    return found.low > 1 + MARGIN
+
+
+def _below(found: Interval) -> bool:
+    return found.high < 1 / (1 + MARGIN)
+
+
+def by_rule(test: Test, found: Interval) -> str:
+    """The verdict that a test's rule makes of an interval. One that is not outside the band is no speed-up."""
+    rule, claimed = test.rule, test.claimed
+    if rule in ("untestable", "evidence"):
+        return {"untestable": "not testable here"}.get(rule, schema.EVIDENCE)
+    reached = claimed is None or found.high * (1 + MARGIN) >= claimed
+    if rule in ("no_gain", "same"):
+        holds = found.high <= 1 + MARGIN and (rule == "no_gain" or found.low >= 1 / (1 + MARGIN))
+        return "reproduced" if holds else "not reproduced"
+    if rule == "reaches":
+        return "reproduced" if reached else "not reproduced"
+    if _below(found):
         return "reversed"
-    if test.rule == "only":
+    if rule == "only":
         assert claimed is not None
-        if found.includes_one:
+        if not _above(found):
             return "reproduced, smaller"
-        return "reproduced" if found.low <= claimed * (1 + margin) else "not reproduced"
-    if found.includes_one:
+        return "reproduced" if found.low <= claimed * (1 + MARGIN) else "not reproduced"
+    if not _above(found):
         return "not reproduced"
-    return "reproduced" if claimed is None or found.high >= claimed else "reproduced, smaller"
+    return "reproduced" if reached else "reproduced, smaller"
 
 
-def _measured(
-    measure: Ratio | BestOf | Counter | ScheduleBound | MemoryModel, results: Results
-) -> tuple[Interval, str]:
+def _measured(measure: Ratio | BestOf | Counter | Estimate | ScheduleBound | MemoryModel, results: Results) -> Found:
     if isinstance(measure, Ratio):
         run = results.run(measure.experiment)
-        return ratio(run, measure), run.id
+        return Found(ratio(run, measure), run.id)
     if isinstance(measure, BestOf):
         run = results.run(measure.experiment)
+        if measure.problems_of:
+            run = with_problems_of(run, results.run(measure.problems_of))
         base, best = best_of(run, measure.variant, measure.choice)
-        return statistics.mean_ratio(base, best, measure.mean), run.id
+        return Found(statistics.mean_ratio(base, best, measure.mean), run.id)
     if isinstance(measure, Counter):
         return _counter(measure, results)
+    if isinstance(measure, Estimate):
+        return _estimate(measure, results)
     if isinstance(measure, MemoryModel):
-        return memory_model(measure), "schedule and stated peaks"
-    return schedule_bound(measure), "schedules alone"
+        return _memory_model(measure, results)
+    return Found(schedule_bound(measure), "schedules alone")
+
+
+def with_problems_of(run: Run, other: Run) -> Run:
+    """A run with the problems alone that another has too."""
+    shared = {row.problem for row in other.rows}
+    return Run(run.path, run.header, [row for row in run.rows if row.problem in shared], run.finished, run.joined)
 
 
 def ratio(run: Run, measure: Ratio) -> Interval:
-    """slow/fast of one problem by rounds, or of all problems that both got right. Raises Missing."""
+    """slow/fast of one problem by rounds, or of all problems that both got right on the same device. Raises Missing,
+    and DamagedRun where samples are no pairs."""
     slow, fast = (_row_table(run, label) for label in (measure.slow, measure.fast))
+    both = [p for p in slow if p in fast and slow[p].device == fast[p].device]
     if measure.problem is not None:
-        x, y = slow.get(measure.problem), fast.get(measure.problem)
-        if x is None or y is None:
-            raise Missing(f"{run.id} has no right result of both on {'x'.join(map(str, measure.problem))}")
+        if measure.problem not in both:
+            shape = "x".join(map(str, measure.problem))
+            raise Missing(f"{run.id} has no right result of both, on one device, on {shape}")
+        x, y = slow[measure.problem], fast[measure.problem]
+        if len(x.samples) != len(y.samples):
+            pairs = f"{len(x.samples)} samples of {measure.slow}, {len(y.samples)} of {measure.fast}"
+            raise DamagedRun(f"{run.path}: {'x'.join(map(str, x.problem))}: {pairs}: pairs of rounds are needed")
         return statistics.median_ratio(x.samples, y.samples)
-    both = [p for p in slow if p in fast]
     if not both:
-        raise Missing(f"{run.id}: no problem that both got right")
+        raise Missing(f"{run.id}: no problem that both got right on one device")
     return statistics.mean_ratio([slow[p].median for p in both], [fast[p].median for p in both], measure.mean)
 
 
@@ -197,7 +321,8 @@ def _row_table(run: Run, label: str) -> dict[rows.Problem, Row]:
 
 
 def best_of(run: Run, variant: str, choice: str) -> tuple[list[float], list[float]]:
-    """cuBLAS's time and the best candidate's, problem by problem. Raises Missing.
+    """cuBLAS's time and the best candidate's, problem by problem, on one device each. Raises Missing, and DamagedRun
+    where the run has no cuBLAS or too few samples.
 
     "first": least first sample against cuBLAS's first. "held_out": chosen on one half of the samples, reported on the
     other, cuBLAS among its repeats as the variant among its candidates.
@@ -205,22 +330,37 @@ def best_of(run: Run, variant: str, choice: str) -> tuple[list[float], list[floa
     full = schema.known_variant(variant)
     tables = {c["label"]: _row_table(run, c["label"]) for c in run.candidates if c["variant"] in (full, "torch_matmul")}
     library = [c["label"] for c in run.candidates if c["variant"] == "torch_matmul"]
+    if not library:
+        raise DamagedRun(f"{run.path}: cuBLAS (torch_matmul) is no candidate: there is nothing to compare with")
     mine = [c for c in run.candidates if c["variant"] == full]
     base, best = [], []
-    for problem in tables[library[0]]:
+    for problem, first in tables[library[0]].items():
         chosen = {c["label"]: tables[c["label"]][problem] for c in mine if _counts(c, problem, run, tables)}
         repeats = {label: tables[label][problem] for label in library if problem in tables[label]}
+        chosen, repeats = (_on(first.device, found) for found in (chosen, repeats))
         if not chosen:
             continue
         if choice == "first":
-            base.append(tables[library[0]][problem].samples[0])
+            base.append(first.samples[0])
             best.append(statistics.first_best({label: row.samples for label, row in chosen.items()}))
         else:
-            base.append(statistics.held_out_best({label: row.samples for label, row in repeats.items()}))
-            best.append(statistics.held_out_best({label: row.samples for label, row in chosen.items()}))
+            base.append(_held_out(run, repeats))
+            best.append(_held_out(run, chosen))
     if not base:
-        raise Missing(f"{run.id}: no problem that both got right")
+        raise Missing(f"{run.id}: no problem that both got right on one device")
     return base, best
+
+
+def _on(device: str, found: dict[str, Row]) -> dict[str, Row]:
+    return {label: row for label, row in found.items() if row.device == device}
+
+
+def _held_out(run: Run, found: dict[str, Row]) -> float:
+    for label, row in found.items():
+        if len(row.samples) < 2:
+            shape = "x".join(map(str, row.problem))
+            raise DamagedRun(f"{run.path}: {label} on {shape}: one sample cannot choose and be reported")
+    return statistics.held_out_best({label: row.samples for label, row in found.items()})
 
 
 def _counts(
@@ -229,23 +369,92 @@ def _counts(
     """Whether a candidate has a speed there; P = tiles counts below twice the SMs alone, as in the thread."""
     if problem not in tables[candidate["label"]]:
         return False
-    if candidate["programs"] != "tiles":
-        return True
-    sms, block = run.header["device"]["sms"], candidate["config"]["block"]
+    try:
+        if candidate["programs"] != "tiles":
+            return True
+        sms, block = run.header["device"]["sms"], candidate["config"]["block"]
+    except KeyError as error:
+        raise DamagedRun(f"{run.path}:1: the header lacks {error} of {candidate['label']} or of the device") from None
     tiles = cdiv(problem[0], block[0]) * cdiv(problem[1], block[1])
     return count_programs("tiles", sms, tiles) < 2 * sms
 
 
-def _counter(measure: Counter, results: Results) -> tuple[Interval, str]:
+def _counter(measure: Counter, results: Results) -> Found:
+    document, record = _profiled(measure, results)
+    memory, sm = (need(document, record, name) for name in ("memory_percent", "sm_percent"))
+    if not sm:
+        raise Missing(f"{document.id}: the SMs of {measure.label} were not counted")
+    return Found(_exact(memory / sm), document.id, f"{memory:.0f} % of memory's peak, {sm:.0f} % of the SMs'")
+
+
+def _profiled(measure: Counter | Estimate, results: Results) -> tuple[Document, dict[str, Any]]:
+    """The counters of a call. Raises Missing."""
     document = results.counters
     if document is None:
-        raise Missing("no counters were read")
+        raise Missing("no counters were read" + (f" on {results.device}" if results.device else ""))
     for record in document.select(label=measure.label, problem=list(measure.problem)):
-        if record.get("sm_percent"):
-            return _exact(record["memory_percent"] / record["sm_percent"]), document.id
-    raise Missing(
-        f"{document.id} has no counters of {measure.label}: {document.header.get('reason') or 'not profiled'}"
+        if document.header.get("source") == "ncu":
+            return document, record
+    reason = document.header.get("reason") or "not profiled"
+    raise Missing(f"{document.id} has no counters of {measure.label}: {reason}")
+
+
+def modelled(document: Document | None, device: str, label: str, problem: tuple[int, ...] | list[int]) -> float | None:
+    """The model's bytes of a call on a device; None where the document has none."""
+    if document is None:
+        return None
+    for record in document.select(device=device, label=label, problem=list(problem)):
+        return float(need(document, record, "read_bytes"))
+    return None
+
+
+def model_error(counters: Document | None, estimates: Document | None) -> tuple[float, int]:
+    """The factor by which the model is off at most, in either direction, and of how many profiled calls; 0 of none."""
+    off = []
+    if counters is not None and counters.header.get("source") == "ncu":
+        device = (counters.header.get("device") or {}).get("name", "")
+        for record in counters.records:
+            call = (need(counters, record, "label"), need(counters, record, "problem"))
+            bytes_read = need(counters, record, "dram_read_bytes")
+            guess = modelled(estimates, device, *call)
+            if guess and bytes_read:
+                off.append(abs(math.log(guess / bytes_read)))
+    return (math.exp(max(off)) if off else float("inf")), len(off)
+
+
+def _estimate(measure: Estimate, results: Results) -> Found:
+    document, record = _profiled(measure, results)
+    device = (document.header.get("device") or {}).get("name", "")
+    guess = modelled(results.estimates, device, measure.label, measure.problem)
+    if guess is None:
+        raise Missing(f"the bytes of {measure.label} on {device or 'this GPU'} were not modelled")
+    counted = need(document, record, "dram_read_bytes")
+    factor, count = model_error(document, results.estimates)
+    shown = (
+        f"{guess / 1e6:.0f} MB modelled, {counted / 1e6:.0f} MB counted (of {count} calls off by {factor:.1f}x at most)"
     )
+    return Found(_exact(guess / counted), document.id, shown)
+
+
+def _memory_model(measure: MemoryModel, results: Results) -> Found:
+    """Memory's time over arithmetic's; the range is what the model is off by where counters were read."""
+    guess = modelled(results.estimates, measure.device, measure.label, measure.problem)
+    if guess is None:
+        raise Missing(f"the bytes of {measure.label} on {measure.device} were not modelled")
+    assert results.estimates is not None
+    problem = Problem(*measure.problem)
+    written = problem.torch_dtype.itemsize * problem.m * problem.n
+    arithmetic = problem.flops / (measure.tflops * 1e12)
+    factor, count = model_error(results.counters, results.estimates)
+    value, low, high = (
+        (bytes_read + written) / (measure.terabytes * 1e12) / arithmetic
+        for bytes_read in (guess, guess / factor, guess * factor)
+    )
+    if not count:
+        shown = f"{value:.2f} from {guess / 1e6:.0f} MB, by a model that no counters here bear out"
+        return Found(_exact(value), results.estimates.id, shown)
+    shown = f"{value:.2f}, {low:.2f} to {high:.2f} as the model's {guess / 1e6:.0f} MB are off by {factor:.1f}x at most"
+    return Found(Interval(value, low, high, count), results.estimates.id, shown)
 
 
 def _exact(value: float) -> Interval:
@@ -265,20 +474,18 @@ def schedule_bound(measure: ScheduleBound) -> Interval:
     return _exact(math.exp(sum(logs) / len(logs)))
 
 
-RESIDENT_PER_SM = 2
-"""Programs an SM in the model of memory: what the registers of a 128x128 tile allow."""
-
-
-def memory_model(measure: MemoryModel) -> Interval:
-    """Memory's time over arithmetic's, from the variant's schedule at one program an SM; C is written once."""
-    v = variants.get(measure.variant)
-    config, problem = v.card.default, Problem(*measure.problem)
-    schedule = plan(v.card, *measure.problem, config, measure.sms)
-    group_m = GROUP_M if config.order == "swizzled" else 0
-    size, resident = problem.torch_dtype.itemsize, RESIDENT_PER_SM * measure.sms
-    fetched = traffic.estimate(schedule, config.block, size, group_m, resident, measure.l2_megabytes << 20).missed
-    seconds = (fetched + size * problem.m * problem.n) / (measure.terabytes * 1e12)
-    return _exact(seconds / (problem.flops / (measure.tflops * 1e12)))
+def _judge_interpreted(measure: Interpreted, results: Results) -> dict[str, Any]:
+    """Verdict, what to show and the source, of a launch in the interpreter. Raises Missing."""
+    document = results.interpreted
+    if document is None:
+        raise Missing("nothing was interpreted: python -m experiments interpreted")
+    wanted = {"variant": measure.variant, "problem": list(measure.problem), "block": measure.block}
+    for record in document.select(**wanted, programs=measure.programs):
+        wrong = need(document, record, "wrong")
+        verdict = "reproduced" if wrong == 0 else "not reproduced"
+        shown = f"{wrong:.0%} of C's elements wrong, at most {need(document, record, 'most_tiles')} tiles a program"
+        return {"verdict": verdict, "shown": shown, "value": wrong, "source": document.id}
+    raise Missing(f"{document.id} has no such launch of {measure.variant}")
 
 
 def _judge_compiled(test: Test, measure: Compiled, results: Results) -> dict[str, Any]:
@@ -294,21 +501,37 @@ def _judge_compiled(test: Test, measure: Compiled, results: Results) -> dict[str
         return found | {"verdict": "reproduced" if failed else "not reproduced", "shown": shown}
     if mine["status"] != "ok":
         return found | {"verdict": "not testable here", "shown": f"does not compile: {mine['error']}"}
-    value = mine[measure.quantity]
+    other = _record(document, schema.key(measure, beside=True)) if measure.beside else None
+    if test.rule == "untestable":
+        beside = f" beside {_resources(document, other)}" if other else ""
+        return found | {"verdict": "not testable here", "shown": _resources(document, mine) + beside}
+    value = need(document, mine, measure.quantity)
     if test.rule == "spills":
         verdict = "not reproduced" if not value else "reproduced" if value >= test.claimed else "reproduced, smaller"
         return found | {"verdict": verdict, "shown": f"{value} spills", "value": value}
-    other = _record(document, schema.key(measure, beside=True))
+    assert other is not None
     if other["status"] != "ok":
         return found | {"verdict": "not testable here", "shown": f"the other does not compile: {other['error']}"}
-    verdict = compare(test.rule, value, other[measure.quantity])
-    return found | {"verdict": verdict, "shown": f"{value} beside {other[measure.quantity]}", "value": value}
+    beside = need(document, other, measure.quantity)
+    verdict = compare(test.rule, value, beside)
+    return found | {"verdict": verdict, "shown": f"{value} beside {beside}", "value": value, "other": beside}
+
+
+def _resources(document: Document, record: dict[str, Any]) -> str:
+    if record["status"] != "ok":
+        return "one that does not compile"
+    registers, spills, fit = (need(document, record, n) for n in ("registers", "n_spills", "programs_per_sm"))
+    return f"{registers} registers, {spills} spills, {fit} an SM"
 
 
 def compare(rule: str, value: int, other: int) -> schema.Verdict:
-    """The verdict of "avoids" (less than the other, best none) and "adds" (more than the other)."""
+    """The verdict of "avoids" (less than the other, best none), "adds" (more than the other) and "equal"."""
+    if rule == "equal":
+        return "reproduced" if value == other else "not reproduced"
     if rule == "adds":
         return "reproduced" if value > other else "not reproduced" if value == other else "reversed"
+    if value == other == 0:
+        return "not testable here"
     if value == other:
         return "not reproduced"
     if value > other:
@@ -318,6 +541,8 @@ def compare(rule: str, value: int, other: int) -> schema.Verdict:
 
 def _record(document: Document, wanted: schema.Key) -> dict[str, Any]:
     for record in document.select(key=list(wanted)):
+        for name in ("status", "error", "registers"):
+            need(document, record, name)
         return record
     raise Missing(f"{document.id} has no {wanted[0]} {wanted[1]} for {wanted[2]} by Triton {wanted[3]}")
 
@@ -327,15 +552,17 @@ QUANTITIES = {
     "registers": "registers",
     "hot_shared_store": "shared stores in the hot loop",
     "hot_barrier": "barriers in the hot loop",
+    "hot_instructions": "instructions in the hot loop",
 }
 
 
 def by_compiler(answer: Answer) -> list[str]:
-    """For each compiled kernel that a claim asks about, what every version of Triton made of it, and when it went."""
+    """For each compiled kernel that a claim asks about, what every version of Triton made of it, and which one made an
+    effect go."""
     groups: dict[tuple[str, ...], list[tuple[str, Outcome]]] = {}
-    for test, outcome in zip(answer.claim.tests, answer.outcomes, strict=True):
+    for test, outcome in answer.pairs():
         if isinstance(test.measure, Compiled) and outcome.shown:
-            groups.setdefault(_about(test, test.measure), []).append((test.measure.triton, outcome))
+            groups.setdefault(_about(test, test.measure), []).append((test.measure.triton[0], outcome))
     return [f"{', '.join(what)}: {_by_version(found)}" for what, found in groups.items()]
 
 
@@ -344,30 +571,45 @@ def _about(test: Test, measure: Compiled) -> tuple[str, ...]:
     launch = (
         (measure.block + (f" w{measure.warps} s{measure.stages}" if measure.warps else ""),) if measure.block else ()
     )
-    quantity = "compiles" if test.rule == "fails" else QUANTITIES[measure.quantity]
-    return (f"{quantity} of {kernel}" if test.rule != "fails" else kernel, measure.architecture, *launch)
+    target = f"{measure.architecture[0]} ({test.machine})"
+    if test.rule in ("fails", "untestable"):
+        return kernel, target, *launch
+    return f"{QUANTITIES[measure.quantity]} of {kernel}", target, *launch
 
 
 def _by_version(found: list[tuple[str, Outcome]]) -> str:
-    """Values by version and, where a claim held up to one version and no longer from the next on, that one."""
+    """Values by version and, where a claim held up to one version and no longer from the next on, or most of the effect
+    went, between which two."""
     found = sorted(found, key=lambda pair: Version(pair[0]))
     shown = "; ".join(f"{version}: {_brief(outcome)}" for version, outcome in found)
-    held = [outcome.verdict.startswith("reproduced") for _, outcome in found]
+    known = [(version, outcome) for version, outcome in found if outcome.verdict != "not testable here"]
+    held = [outcome.verdict.startswith("reproduced") for _, outcome in known]
     changes = [i for i in range(1, len(held)) if held[i] != held[i - 1]]
     if len(changes) == 1 and held[0]:
-        return f"{shown} (gone between {found[changes[0] - 1][0]} and {found[changes[0]][0]})"
+        return f"{shown} (gone between {known[changes[0] - 1][0]} and {known[changes[0]][0]})"
+    sizes = [_size(outcome) for _, outcome in known]
+    for i in range(1, len(sizes)):
+        before, after = sizes[i - 1], sizes[i]
+        if not changes and before is not None and after is not None and 0 < 2 * after < before:
+            return f"{shown} (most of it gone between {known[i - 1][0]} and {known[i][0]})"
     return shown
+
+
+def _size(outcome: Outcome) -> float | None:
+    """How large an effect is in compiled code: what the kernel has more than the other, or has where both are equal."""
+    if outcome.value is None or outcome.other is None:
+        return None
+    return outcome.value - outcome.other or outcome.value
 
 
 def _brief(outcome: Outcome) -> str:
     """What a compiler made, without its error's text."""
-    if outcome.value is None and outcome.verdict in ("reproduced", "not testable here"):
+    if outcome.shown.startswith(("does not", "the other does not")):
         return "does not compile"
     return "compiles" if outcome.shown.startswith("compiles") else outcome.shown
 
 
-def others(answer: Answer) -> list[str]:
-    """The tests that are no compiled code, but for the one that decides."""
-    pairs = list(zip(answer.claim.tests, answer.outcomes, strict=True))[1:]
-    kept = [outcome for test, outcome in pairs if not isinstance(test.measure, Compiled)]
-    return [f"{o.name}: {o.shown or o.reason} ({o.about}: {o.verdict})" for o in kept]
+def others(answer: Answer) -> list[Outcome]:
+    """The tests that are no compiled code, but for those that decide."""
+    deciding = set(map(id, answer.deciding))
+    return [o for test, o in answer.pairs() if not isinstance(test.measure, Compiled) and id(o) not in deciding]

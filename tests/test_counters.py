@@ -10,8 +10,9 @@ from common import documents, traffic
 from common.decomposition import always_two_tile, data_parallel
 from common.errors import DamagedRun
 from common.problem import Problem
-from experiments import counters
-from experiments.__main__ import HERE
+from common.traffic import Cache
+from experiments import counters, estimates, verdicts
+from experiments.__main__ import HERE, RESULTS
 from experiments.spec import load
 
 HEAD = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
@@ -69,30 +70,71 @@ def test_every_call_is_profiled_once() -> None:
     assert not {c.variant for _, c in calls} & {"empty"}
 
 
+def gpu(sms: int, size: int, parts: int = 1) -> estimates.Machine:
+    return estimates.Machine("x", sms, Cache(size, parts))
+
+
 def test_the_library_has_no_estimate_and_a_schedule_has_one() -> None:
     library, *others = (c for _, c in counters.calls(load(HERE / "counters.yaml"))[:8])
     problem = Problem(512, 512, 256)
-    assert counters.estimated(problem, library, 4, 1 << 20) == {}
-    found = counters.estimated(problem, others[0], 4, 1 << 30)
-    assert found["estimated_missed_bytes"] == 2 * 2 * 512 * 256
-    assert found["estimated_requested_bytes"] == 16 * 8 * 2 * 128 * 32 * 2
+    assert estimates.estimated(problem, library, gpu(4, 1 << 20)) is None
+    found = estimates.estimated(problem, others[0], gpu(4, 1 << 30))
+    assert found.missed == found.read == 2 * 2 * 512 * 256
+    assert found.requested == 16 * 8 * 2 * 128 * 32 * 2
 
 
 def test_an_endless_cache_misses_each_block_once_and_none_misses_all() -> None:
     schedule = data_parallel(4, 4, 8)
-    once = traffic.estimate(schedule, (32, 32, 32), 2, 0, 16, 1 << 30)
-    assert once.missed == 2 * 4 * 8 * 32 * 32 * 2
-    assert once.requested == 16 * 8 * 2 * 32 * 32 * 2
-    never = traffic.estimate(schedule, (32, 32, 32), 2, 0, 16, 0)
-    assert never.missed == never.requested and never.hit_rate == 0
+    for parts in (1, 2):
+        once = traffic.estimate(schedule, (32, 32, 32), 2, 0, 16, Cache(1 << 30, parts))
+        assert once.missed == 2 * 4 * 8 * 32 * 32 * 2
+        assert once.requested == 16 * 8 * 2 * 32 * 32 * 2
+        never = traffic.estimate(schedule, (32, 32, 32), 2, 0, 16, Cache(0, parts))
+        assert never.missed == never.requested and never.hit_rate == 0
 
 
 def test_skewed_k_ranges_reuse_less_than_programs_in_step() -> None:
-    block, cache = (32, 32, 32), 32 * 32 * 2 * 40
+    block, cache = (32, 32, 32), Cache(32 * 32 * 2 * 40)
     tiled = traffic.estimate(data_parallel(4, 4, 64), block, 2, 0, 16, cache)
     shared = traffic.estimate(always_two_tile(4, 4, 64, 13), block, 2, 0, 16, cache)
     assert tiled.requested == shared.requested
     assert shared.missed > 1.5 * tiled.missed
+    assert tiled.c_missed == 0 < shared.c_missed
+
+
+def test_what_all_sms_read_is_held_in_both_parts() -> None:
+    schedule, block = data_parallel(4, 4, 64), (32, 32, 32)
+    rows_of_blocks = 32 * 32 * 2 * 64
+    whole, halved = (traffic.estimate(schedule, block, 2, 0, 4, Cache(6 * rows_of_blocks, parts)) for parts in (1, 2))
+    assert halved.missed > whole.missed
+
+
+def test_two_kernels_begin_with_empty_caches() -> None:
+    schedule = always_two_tile(6, 4, 16, 7)
+    assert schedule.sk_tiles and schedule.dp_tiles
+    together, apart = (
+        traffic.estimate(schedule, (32, 32, 32), 2, 0, 14, Cache(1 << 30), apart=apart) for apart in (False, True)
+    )
+    assert together.requested == apart.requested and apart.missed > together.missed
+
+
+def test_the_model_is_as_far_off_as_is_said(tmp_path: Path) -> None:
+    head = documents.header(source="ncu")
+    head["device"] = {"name": "x"}
+    calls = [{"label": label, "problem": [1, 2, 3]} for label in "ab"]
+    counted = [call | {"dram_read_bytes": 100.0} for call in calls]
+    guessed = [call | {"read_bytes": n, "device": "x"} for call, n in zip(calls, (150, 40), strict=True)]
+    kinds = {"counters": counted, "estimates": guessed}
+    read = {kind: documents.read(documents.write(tmp_path, kind, head, records)) for kind, records in kinds.items()}
+    factor, count = verdicts.model_error(read["counters"], read["estimates"])
+    assert (factor, count) == (pytest.approx(2.5), 2)
+    assert verdicts.model_error(None, read["estimates"]) == (float("inf"), 0)
+
+
+def test_the_committed_model_is_within_a_factor_of_two_of_every_committed_counter() -> None:
+    counted, guessed = (documents.newest(RESULTS, kind) for kind in ("counters", "estimates"))
+    factor, count = verdicts.model_error(counted, guessed)
+    assert count == 28 and 1 < factor < 2
 
 
 def test_documents_come_back_and_dry_runs_are_none(tmp_path: Path) -> None:
