@@ -44,6 +44,18 @@ def mean_ratio(slow: ArrayLike, fast: ArrayLike, mean: Mean = "geometric", seed:
     return _paired(slow, fast, lambda x, y, axis: np.exp(np.mean(np.log(x) - np.log(y), axis=axis)), seed)
 
 
+def ratio_of_means(
+    first: ArrayLike, second: ArrayLike, first_mean: Mean = "geometric", second_mean: Mean = "geometric", seed: int = 0
+) -> Interval:
+    """The mean of `first` over that of `second`, values of the same problems, which are drawn as pairs."""
+    means = {
+        "arithmetic": lambda values, axis: np.mean(values, axis=axis),
+        "geometric": lambda values, axis: np.exp(np.mean(np.log(values), axis=axis)),
+    }
+    x_mean, y_mean = means[first_mean], means[second_mean]
+    return _paired(first, second, lambda x, y, axis: x_mean(x, axis) / y_mean(y, axis), seed)
+
+
 def _paired(slow: ArrayLike, fast: ArrayLike, statistic: Callable[..., NDArray[np.float64]], seed: int) -> Interval:
     x, y = np.asarray(slow, dtype=float), np.asarray(fast, dtype=float)
     if x.shape != y.shape or x.ndim != 1 or not len(x):

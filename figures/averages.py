@@ -13,26 +13,33 @@ from matplotlib.figure import Figure
 from common import statistics, style
 from common.rows import Run
 from common.statistics import Interval
-from experiments import claims, verdicts
+from experiments import verdicts
 from figures import source
+from figures.source import MissingRun
 
 VARIANT = "v08_while_loop"
 SELECTED = ("C06", "C08", "C09", "C10", "C11", "C12")
 """Claims about averages over a population."""
-
+USUAL_MS = (25, 100)
+"""Warm-up and repeats of Triton's do_bench where nothing is said (triton.testing, 2.0 to 3.9)."""
 
 AS_THE_THREAD = "as the thread computed it: do_bench, best of the grids on single runs, arithmetic mean"
 ELSEWHERE = "the choice made on other samples than reported, cuBLAS treated the same way"
+GEOMETRIC = "and the geometric mean"
+DEVICE = "and device time instead of do_bench, the same shapes: no host gaps"
+ONE_GRID = "and one grid for all shapes: one program an SM"
 BY_LUCK = "for comparison, cuBLAS by the first rule against itself: best of its own repeats"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One way to compute the average."""
+    """One way to compute the average, from each problem's speed-up."""
 
     text: str
     interval: Interval
     colour: str
+    speedups: tuple[float, ...] = ()
+    mean: statistics.Mean = "geometric"
 
 
 def common_problems(runs: list[Run]) -> list[Run]:
@@ -46,16 +53,36 @@ def chain(called: Run, device: Run) -> list[Step]:
     """From the thread's way to device time and a choice made on other samples. `called`: timed with do_bench."""
     first, held = (verdicts.best_of(called, VARIANT, choice) for choice in ("first", "held_out"))
     honest = verdicts.best_of(device, VARIANT, "held_out")
-    one = claims.Ratio(kind="ratio", experiment="grids", slow=source.BASELINE, fast=VARIANT)
-    ratio = statistics.mean_ratio
+    base, mine = (device.medians(label) for label in (source.BASELINE, VARIANT))
+    one = ([base[p] for p in base if p in mine], [mine[p] for p in base if p in mine])
     blue, orange, green = style.PALETTE[0], style.PALETTE[1], style.PALETTE[2]
     return [
-        Step(AS_THE_THREAD, ratio(*first, "arithmetic"), orange),
-        Step(ELSEWHERE, ratio(*held, "arithmetic"), blue),
-        Step("and the geometric mean", ratio(*held), blue),
-        Step("and device time instead of do_bench: no host gaps", ratio(*honest), green),
-        Step("and one grid for all shapes: one program an SM", verdicts.ratio(device, one), green),
+        _step(AS_THE_THREAD, first, orange, "arithmetic"),
+        _step(ELSEWHERE, held, blue, "arithmetic"),
+        _step(GEOMETRIC, held, blue),
+        _step(DEVICE, honest, green),
+        _step(ONE_GRID, one, green),
     ]
+
+
+def _step(text: str, times: tuple[list[float], list[float]], colour: str, mean: statistics.Mean = "geometric") -> Step:
+    speedups = tuple(base / best for base, best in zip(*times, strict=True))
+    return Step(text, statistics.mean_ratio(*times, mean), colour, speedups, mean)
+
+
+def changes(steps: list[Step]) -> list[Step]:
+    """What each step changes: an average over the one after it, with the problems drawn together."""
+    names = ("selection: chosen on the samples reported", "arithmetic mean", "host time", "the best grid of each shape")
+    turns = (False, False, True, False)
+    found = []
+    for name, turned, before, after in zip(names, turns, steps[:-1], steps[1:], strict=True):
+        if len(before.speedups) != len(after.speedups):
+            raise MissingRun(f"{before.text}: of other problems than {after.text}")
+        pair = (after, before) if turned else (before, after)
+        values = statistics.ratio_of_means(pair[0].speedups, pair[1].speedups, pair[0].mean, pair[1].mean)
+        text = f"{name}: without it over with it" if turned else f"{name}: with it over without it"
+        found.append(Step(text, values, after.colour))
+    return found
 
 
 def luck(run: Run) -> Interval:
@@ -87,14 +114,14 @@ def claimed(axes: Axes, results: Path) -> list[str]:
     """The averages that claims are about: measured, beside the thread's number; the runs that were read."""
     steps, marks = [], []
     for answer in verdicts.committed(results)[0]:
-        outcome = answer.outcomes[0]
-        if answer.claim.id not in SELECTED or outcome.value is None or outcome.low is None or outcome.high is None:
-            continue
-        colour = style.colour(answer.claim.variant)
-        steps.append(
-            Step(f"{answer.claim.id}  {outcome.name}", Interval(outcome.value, outcome.low, outcome.high, 2), colour)
-        )
-        marks.append((outcome.claimed, outcome.source))
+        for outcome in answer.deciding:
+            known = outcome.value is not None and outcome.low is not None and outcome.high is not None
+            if answer.claim.id not in SELECTED or not outcome.band or not known:
+                continue
+            text = f"{answer.claim.id}  {outcome.name}"
+            interval = Interval(outcome.value, outcome.low, outcome.high, 2)
+            steps.append(Step(text, interval, style.colour(answer.claim.variant)))
+            marks.append((outcome.claimed, outcome.source))
     dots(axes, steps)
     for position, (number, _) in enumerate(marks):
         if number:
@@ -103,26 +130,35 @@ def claimed(axes: Axes, results: Path) -> list[str]:
     return sorted({run for _, run in marks})
 
 
+def do_bench_told(run: Run) -> str:
+    """How long do_bench warmed up and measured, beside what it does where nothing is said."""
+    timing = run.header.get("timing", {})
+    took = [timing.get(name, "unknown") for name in ("warmup_ms", "repeat_ms")]
+    usual = f"Triton's defaults are {USUAL_MS[0]} and {USUAL_MS[1]}"
+    return f"do_bench: {took[0]} ms of warm-up, {took[1]} ms measured; {usual}"
+
+
 def draw(results: Path) -> Figure:
     """Raises MissingRun where the grids have no finished run of either timing."""
     runs = [source.require(results, name) for name in ("grids_do_bench", "grids")]
     called, device = common_problems(runs)
     steps = chain(called, device)
-    steps.append(
-        Step(
-            "for comparison, cuBLAS by the first rule against itself: best of its own repeats",
-            luck(called),
-            style.GREY,
-        )
-    )
-    figure, (top, bottom) = plt.subplots(2, 1, figsize=(10.5, 7.6))
-    dots(top, steps)
+    lucky = Step(BY_LUCK, luck(called), style.GREY)
+    figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(11, 10), height_ratios=(6, 4, 7))
+    dots(top, [*steps, lucky])
     problems = len({row.problem for row in called.rows})
     top.set_title(f"v08's average on {problems} of the thread's shapes: selection, mean, host time", fontsize=9)
+    dots(middle, changes(steps))
+    middle.set_title("what each of these changes, problems drawn in pairs", fontsize=9)
+    middle.set_xlabel("ratio of averages")
     others = claimed(bottom, results)
     bottom.set_title("averages over a population that claims are about", fontsize=9)
     figure.suptitle("The thread's averages, computed its way and another", x=0.01, ha="left", fontweight="bold")
-    figure.subplots_adjust(left=0.4, right=0.84, top=0.91, bottom=0.12, hspace=0.42)
+    figure.subplots_adjust(left=0.4, right=0.84, top=0.93, bottom=0.11, hspace=0.42)
     notes = "; ".join(source.describe(run) for run in runs)
-    style.small_print(figure, f"{notes}\nAlso read: {', '.join(others)}. Bars: 95 % bootstrap over problems, in pairs.")
+    style.small_print(
+        figure,
+        f"{notes}\nAlso read: {', '.join(others)}. Bars: 95 % bootstrap over problems, in pairs.\n"
+        f"{do_bench_told(called)}.",
+    )
     return figure

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from common import documents, rows
+from common import documents, rows, style
 from common.rows import Run
 from experiments import claims, verdicts
-from figures import averages, compiled, grid, rounding, source, swizzle, waves
+from figures import averages, claims_table, compiled, grid, regressions, rounding, source, swizzle, waves
 from figures.__main__ import HERE, RESULTS, render
 from figures.source import MissingRun
 
 READS = {
-    "regressions": ("ablations", "grids", "thread_sampled", "compiled", "counters"),
+    "regressions": ("ablations", "grids_do_bench", "thread_sampled", "compiled", "estimates", "interpreted"),
     "ablations": ("ablations",),
     "averages": ("grids", "grids_do_bench", "thread_sampled"),
     "compiled": ("compiled",),
@@ -26,7 +28,7 @@ READS = {
     "swizzle": ("order", "counters"),
     "rounding": ("facts",),
 }
-DOCUMENTS = ("compiled", "counters", "facts")
+DOCUMENTS = ("compiled", "counters", "estimates", "facts", "interpreted")
 
 
 def newest(name: str) -> str:
@@ -75,6 +77,42 @@ def test_the_steps_of_the_average_are_of_the_same_problems() -> None:
     assert len({step.interval.count for step in steps}) == 1
     assert steps[0].interval.value > steps[1].interval.value  # a choice on the reported samples flatters
     assert averages.luck(called).value > 1
+
+
+def test_what_selection_alone_changes_is_drawn_with_its_own_paired_interval() -> None:
+    runs = [source.require(RESULTS, name) for name in ("grids_do_bench", "grids")]
+    called, device = averages.common_problems(runs)
+    steps = averages.chain(called, device)
+    selection, mean, host, _ = averages.changes(steps)
+    apart = steps[0].interval.high / steps[1].interval.low
+    for change, (x, y) in ((selection, (0, 1)), (mean, (1, 2)), (host, (3, 2))):
+        assert change.interval.value == pytest.approx(steps[x].interval.value / steps[y].interval.value)
+    assert 1 < selection.interval.low < selection.interval.high < apart
+    with pytest.raises(MissingRun, match="other problems"):
+        averages.changes([steps[0], replace(steps[1], speedups=steps[1].speedups[1:]), *steps[2:]])
+    assert averages.do_bench_told(called).startswith("do_bench: 2 ms of warm-up, 8 ms measured; Triton's defaults")
+
+
+def test_every_verdict_has_a_line_and_the_band_is_drawn() -> None:
+    drawn = regressions.draw(RESULTS)
+    axes = drawn.axes[0]
+    lines = [o for answer in verdicts.committed(RESULTS)[0] for o in answer.deciding]
+    assert len(axes.get_yticks()) == len(lines) > 16
+    shown = [text.get_text() for text in axes.texts]
+    assert sum(text in regressions.COLOURS for text in shown) == len(lines)
+    assert {o.band for o in lines if regressions.has_interval(o)} <= set(shown)
+    words = [text for text in axes.texts if text.get_color() == style.FAINT and "\n" in text.get_text()]
+    line_at_one = next(line for line in axes.lines if list(line.get_xdata()) == [1, 1])
+    assert words and all(text.get_zorder() > line_at_one.get_zorder() for text in words)
+    plt.close(drawn)
+
+
+def test_defects_are_told_from_their_rows() -> None:
+    told = claims_table.facts_told(source.require_document(RESULTS, "facts"))
+    assert "`v03_incremental_pointers` 18 % of C wrong (3 tiles, refused by its guard)" in told
+    assert "`v04_hoisted_segments` 0 % of C wrong" in told
+    carry, clean = told.split("not finite: ")[1].split("; none in ")
+    assert [name in carry for name in ("v00", "v01", "v03")] == [True] * 3 and "v04" in clean and "v02" in clean
 
 
 def test_wrong_results_are_in_no_figure_of_speed(tmp_path: Path) -> None:
