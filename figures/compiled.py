@@ -9,30 +9,33 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from common import style
-from common.documents import Document
+from common.documents import Document, need
+from experiments.claims import ABOUT
 from figures import source
 
 VERSIONS = ("2.0.0", "2.1.0", "3.6.0", "3.9.0")
 Line = tuple[str, tuple[str, ...], str]
 """A name, the key's parts beside the version, a colour."""
 LOOP = [
-    ("v00", ("v00_monolithic", "sm_80"), style.PALETTE[3]),
-    ("without the reset", ("v00_no_reset", "sm_80"), style.PALETTE[1]),
-    ("without both ifs", ("v00_no_ifs", "sm_80"), style.PALETTE[2]),
+    ("v00", ("v00_monolithic",), style.PALETTE[3]),
+    ("without the reset", ("v00_no_reset",), style.PALETTE[1]),
+    ("without both ifs", ("v00_no_ifs",), style.PALETTE[2]),
 ]
 SPILLS = [
-    ("v07 at 128x128x32", ("v07_atomic_min_lock", "sm_80"), style.PALETTE[7]),
-    ("v08 at 128x256x64", ("v08_while_loop", "sm_80", "128x256x64"), style.PALETTE[8]),
-    ("v08, shared pointers, at 128x256x64", ("v08_shared_pointers", "sm_80", "128x256x64"), style.PALETTE[4]),
+    ("v07 at 128x128x32", ("v07_atomic_min_lock",), style.PALETTE[7]),
+    ("v08 at 128x256x64", ("v08_while_loop", "128x256x64"), style.PALETTE[8]),
+    ("v08, shared pointers, at 128x256x64", ("v08_shared_pointers", "128x256x64"), style.PALETTE[4]),
 ]
+TARGETS = {"sm_80": ("-", "o"), "sm_86": ((0, (4, 2)), "s"), "sm_90": (":", "^")}
+"""Line and marker of an architecture: the A100's, the RTX 3090's, the H100's."""
 
 
-def record(document: Document, parts: tuple[str, ...], version: str) -> dict[str, Any] | None:
-    """The compiled kernel with this variant, architecture and, where it is given, block."""
-    variant, target, *block = parts
-    wanted = (variant, target, version, block[0] if block else None)
+def record(document: Document, parts: tuple[str, ...], target: str, version: str) -> dict[str, Any] | None:
+    """The kernel of a variant, and at a block where one is given, for an architecture by this version."""
+    wanted = (parts[0], target, version, parts[1] if len(parts) > 1 else None)
     for found in document.records:
         name, _, arch, triton, blocks, *_ = found["key"]
         if (name, arch, triton, blocks) == wanted:
@@ -41,14 +44,17 @@ def record(document: Document, parts: tuple[str, ...], version: str) -> dict[str
 
 
 def lines(axes: Axes, document: Document, drawn: list[Any], quantity: str) -> None:
-    """One line a kernel over the versions; a cross at the bottom where it does not compile."""
+    """One line a kernel and architecture over the versions; a cross at the bottom where it does not compile."""
     for name, parts, colour in drawn:
-        found = [(i, record(document, parts, version)) for i, version in enumerate(VERSIONS)]
-        good = [(i, r[quantity]) for i, r in found if r and r["status"] == "ok"]
-        failed = [i for i, r in found if r and r["status"] != "ok"]
-        if good:
-            axes.plot(*zip(*good, strict=True), "o-", color=colour, label=name, linewidth=1.6, ms=5)
-        axes.plot(failed, [0] * len(failed), "X", color=colour, mec=style.INK, mew=0.5, ms=8)
+        for target, (dashes, marker) in TARGETS.items():
+            found = [(i, record(document, parts, target, version)) for i, version in enumerate(VERSIONS)]
+            good = [(i, need(document, r, quantity)) for i, r in found if r and r["status"] == "ok"]
+            failed = [i for i, r in found if r and r["status"] != "ok"]
+            if good:
+                label = name if target == "sm_80" else None
+                x, y = zip(*good, strict=True)
+                axes.plot(x, y, linestyle=dashes, marker=marker, color=colour, label=label, linewidth=1.5, ms=4.5)
+            axes.plot(failed, [0] * len(failed), "X", color=colour, mec=style.INK, mew=0.5, ms=8)
     axes.set_xticks(range(len(VERSIONS)), VERSIONS)
     axes.set_xlim(-0.3, len(VERSIONS) - 0.7)
     top = axes.get_ylim()[1]
@@ -62,16 +68,21 @@ def lines(axes: Axes, document: Document, drawn: list[Any], quantity: str) -> No
 def draw(results: Path) -> Figure:
     """Raises MissingRun where nothing was compiled."""
     document = source.require_document(results, "compiled")
-    figure, grid = plt.subplots(1, 3, figsize=(12, 4.3))
+    figure, grid = plt.subplots(1, 3, figsize=(12, 4.6))
     for axes, quantity, title in zip(
         grid[:2], ("hot_shared_store", "hot_barrier"), ("shared stores", "barriers"), strict=True
     ):
         lines(axes, document, LOOP, quantity)
-        axes.set_title(f"{title} in v00's hot loop, 64x64x64, sm_80", fontsize=9)
+        axes.set_title(f"{title} in v00's hot loop, 64x64x64", fontsize=9)
     lines(grid[2], document, SPILLS, "n_spills")
-    grid[2].set_title("spills of the first wave (bytes / 4), sm_80", fontsize=9)
+    grid[2].set_title("spills of the first wave (bytes / 4)", fontsize=9)
     figure.suptitle("Compiled code by the version of Triton", x=0.01, ha="left", fontweight="bold")
-    figure.tight_layout(rect=(0, 0.09, 1, 0.99))
+    handles = [
+        Line2D([], [], color=style.INK, linestyle=dashes, marker=marker, ms=4.5, label=f"{target} ({ABOUT[target]})")
+        for target, (dashes, marker) in TARGETS.items()
+    ]
+    figure.legend(handles=handles, loc="upper right", bbox_to_anchor=(0.99, 1.0), ncols=3)
+    figure.tight_layout(rect=(0, 0.1, 1, 0.98))
     style.small_print(
         figure,
         f"{document.id}, compiled offline. Instructions are counted where they stand in the largest loop with matrix "

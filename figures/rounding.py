@@ -59,18 +59,37 @@ def changes(axes: Axes, document: Document) -> None:
     axes.set_title("different results of the same call", fontsize=9, pad=22)
 
 
+def defects(axes: Axes, document: Document) -> None:
+    """Shares of C that are wrong or not finite: v03's third tile with v04 as a control, and one column of Inf in B."""
+    bars = [
+        (f"{r['variant']}, {r['most_tiles']} tiles a program", 100 * r["wrong"], style.PALETTE[3])
+        for r in document.select(fact="third_tile")
+    ]
+    bars += [(f"{r['variant']}", 100 * r["spread"], style.PALETTE[1]) for r in document.select(fact="nan_spread")]
+    for position, (_, share, colour) in enumerate(bars):
+        axes.barh(position, share, color=colour, height=0.7, alpha=0.8)
+        axes.text(share, position, f" {share:.1f} %" if share else " none", va="center", fontsize=7)
+    axes.set_yticks(range(len(bars)), [name for name, _, _ in bars], fontsize=7.5)
+    axes.set(ylim=(len(bars) - 0.4, -0.6), xlabel="elements of C, %", xlim=(0, 1.3 * max(b[1] for b in bars) + 1))
+    handles = [plt.Rectangle((0, 0), 1, 1, color=style.PALETTE[i], alpha=0.8) for i in (3, 1)]
+    names = ["wrong, guard off", "not finite beside B's column of Inf"]
+    axes.legend(handles, names, loc="lower left", bbox_to_anchor=(-0.1, 1.0), ncols=1)
+    axes.set_title("known defects", fontsize=9, pad=36)
+
+
 def draw(results: Path) -> Figure:
     """Raises MissingRun where the facts were not measured."""
     document = source.require_document(results, "facts")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12.5, 5.6))
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(16.5, 5.6), width_ratios=(5, 5, 2.6))
     errors(left, document)
-    changes(right, document)
-    figure.suptitle("Rounding by peers, and bits that vary", x=0.01, ha="left", fontweight="bold")
+    changes(middle, document)
+    defects(right, document)
+    figure.suptitle("Rounding by peers, bits that vary, and known defects", x=0.01, ha="left", fontweight="bold")
     figure.tight_layout(rect=(0, 0.05, 1, 0.99))
     style.small_print(
         figure,
         f"{source.describe_document(document)}. One tile, K = 16384, normal inputs; every peer's atomic add rounds C "
-        "to fp16, v02's scratchpad holds fp32.\nRight: the number of different results, bit for bit, and the peers of "
+        "to fp16, v02's scratchpad holds fp32.\nMiddle: the number of different results, bit for bit, and the peers of "
         "the most widely shared tile.",
     )
     return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -17,6 +18,8 @@ from figures import source
 
 EXPERIMENT = "waves"
 TILE = (128, 128)
+FALL = 0.05
+"""A smaller fall at the edge of a wave is no tooth."""
 SHOWN = (
     ("v04_hoisted_segments", "v05_cas_lock", "v06_two_state_lock"),
     ("v07_atomic_min_lock", "v08_while_loop", "v08_while_loop one-tile"),
@@ -39,6 +42,37 @@ def deepest_fall(run: Run, label: str) -> float:
     best = np.maximum.accumulate(speed)
     later = tiles >= run.header["device"]["sms"]
     return float(np.max(1 - speed[later] / best[later])) if later.any() else float("nan")
+
+
+def sawtooth(run: Run, label: str) -> list[float]:
+    """Just behind each whole wave, throughput over that of the last number of tiles within it: below 1 the tooth."""
+    tiles, speed = series(run, label)
+    sms, found = run.header["device"]["sms"], []
+    for wave in range(1, int(tiles[-1] // sms) + 1 if len(tiles) else 1):
+        within, behind = speed[tiles <= wave * sms], speed[tiles > wave * sms]
+        if len(within) and len(behind):
+            found.append(float(behind[0] / within[-1]))
+    return found
+
+
+def answer(run: Run) -> str:
+    """Whether Stream-K removes the saw-tooth, in words made from the rows: who falls behind a whole wave by how much,
+    and at how many sizes a variant is faster than the tile matmul."""
+    variants = [label for group in SHOWN for label in group if source.has(run, label)]
+    deepest = {label: 1 - min(sawtooth(run, label), default=1.0) for label in ("data_parallel", *variants)}
+    level = [label for label in variants if deepest[label] <= FALL]
+    toothed = [f"{label} ({100 * deepest[label]:.0f} %)" for label in variants if deepest[label] > FALL]
+    base = dict(zip(*series(run, "data_parallel"), strict=True))
+    faster = []
+    for label in variants:
+        mine = dict(zip(*series(run, label), strict=True))
+        faster.append(f"{label} {sum(mine[n] > base[n] for n in mine if n in base)}")
+    return (
+        f"Does Stream-K remove the saw-tooth? Behind its worst whole wave the tile matmul falls by "
+        f"{100 * deepest['data_parallel']:.0f} %. Gone, a fall of {100 * FALL:.0f} % at most, in: "
+        f"{', '.join(level) or 'none'}. Not gone in: {', '.join(toothed) or 'none'}. Faster than the tile matmul, "
+        f"at so many of {len(base)} sizes: {', '.join(faster)}."
+    )
 
 
 def panel(axes: Axes, run: Run, labels: tuple[str, ...]) -> None:
@@ -70,12 +104,13 @@ def draw(results: Path) -> Figure:
     """Raises MissingRun where the experiment has no finished run."""
     run = source.require(results, EXPERIMENT)
     m, _, k = run.rows[0].problem
-    figure, grid = plt.subplots(1, len(SHOWN), figsize=(12.5, 4.8), sharey=True)
+    figure, grid = plt.subplots(1, len(SHOWN), figsize=(12.5, 5.4), sharey=True)
     for axes, labels in zip(grid, SHOWN, strict=True):
         panel(axes, run, labels)
     title = f"Throughput against the number of tiles: M = {m}, K = {k}, N growing"
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    figure.tight_layout(rect=(0, 0.075, 1, 0.99))
+    figure.text(0.01, 0.9, textwrap.fill(answer(run), 200), fontsize=8, va="top")
+    figure.tight_layout(rect=(0, 0.075, 1, 0.89))
     style.small_print(
         figure,
         f"{source.describe(run)}. Dashed lines: whole waves of {run.header['device']['sms']} tiles. 128x128x32, one "

@@ -25,7 +25,7 @@ READS = {
     "compiled": ("compiled",),
     "grid": ("grid_sweep",),
     "waves": ("waves",),
-    "swizzle": ("order", "counters"),
+    "swizzle": ("order", "counters", "estimates"),
     "rounding": ("facts",),
 }
 DOCUMENTS = ("compiled", "counters", "estimates", "facts", "interpreted")
@@ -151,9 +151,20 @@ def test_a_kernel_is_found_by_its_block() -> None:
         for n, block in ((0, None), (7, "128x256x64"))
     ]
     document = documents.Document(Path("x"), {}, records)
-    assert compiled.record(document, ("v08_while_loop", "sm_80"), "3.9.0")["n_spills"] == 0
-    assert compiled.record(document, ("v08_while_loop", "sm_80", "128x256x64"), "3.9.0")["n_spills"] == 7
-    assert compiled.record(document, ("v08_while_loop", "sm_86"), "3.9.0") is None
+    assert compiled.record(document, ("v08_while_loop",), "sm_80", "3.9.0")["n_spills"] == 0
+    assert compiled.record(document, ("v08_while_loop", "128x256x64"), "sm_80", "3.9.0")["n_spills"] == 7
+    assert compiled.record(document, ("v08_while_loop",), "sm_86", "3.9.0") is None
+
+
+def test_every_architecture_has_a_line_of_each_kernel() -> None:
+    drawn = compiled.draw(RESULTS)
+    for axes, kernels in zip(drawn.axes, (compiled.LOOP, compiled.LOOP, compiled.SPILLS), strict=True):
+        for target in ("sm_80", "sm_86"):
+            marker = compiled.TARGETS[target][1]
+            of_target = [line for line in axes.lines if line.get_marker() == marker]
+            assert len(of_target) == len(kernels), target
+            assert all(len(line.get_xdata()) >= 3 for line in of_target)
+    plt.close(drawn)
 
 
 def test_labels_of_the_order_figure_were_measured() -> None:
@@ -165,14 +176,62 @@ def test_labels_of_the_order_figure_were_measured() -> None:
     assert set(swizzle.SHOWN.values()) <= labels
 
 
-def test_estimates_stand_in_where_there_are_no_counters(tmp_path: Path) -> None:
-    shutil.copy(source.require(RESULTS, "order").path, tmp_path)
+def test_the_model_stands_in_where_there_are_no_counters(tmp_path: Path) -> None:
+    for name in (source.require(RESULTS, "order").path, documents.newest(RESULTS, "estimates").path):
+        shutil.copy(name, tmp_path)
     committed = source.require_document(RESULTS, "counters")
     measured = ("dram_read_bytes", "l2_hit_rate", "sm_percent")
     records = [{k: v for k, v in r.items() if k not in measured} for r in committed.records]
-    head = committed.header | {"source": "estimate", "reason": "ncu was not found"}
+    head = committed.header | {"source": "none", "reason": "ncu was not found"}
     (tmp_path / "counters-20300101-000000.json").write_text(json.dumps({"header": head, "records": records}))
-    assert "estimated, no counters" in render("swizzle", tmp_path, tmp_path)[0].read_text()
+    drawn = swizzle.draw(tmp_path)
+    assert "no counters; estimates-" in drawn.texts[-1].get_text()
+    panels = [axes for axes in drawn.axes if "MB" in axes.get_xlabel()]
+    assert panels and not any(axes.patches for axes in panels)
+    assert any(line.get_marker() == swizzle.MARKS["RTX 3090"] for line in panels[0].lines)
+    plt.close(drawn)
+
+
+def test_words_of_the_order_figure_are_made_from_its_rows() -> None:
+    run, counted = source.require(RESULTS, "order"), source.require_document(RESULTS, "counters")
+    told = swizzle.answer(run, counted)
+    assert "At 2048x2048x8192 it costs it: 240 MB read by v04 against 67 MB by the tile matmul" in told
+    found = swizzle.gains(run, *swizzle.PAIRS["tile matmul"][:2]).values()
+    assert f"tile matmul faster at {sum(x.low > 1.02 for x in found)}, slower at" in told
+    same = [r | {"dram_read_bytes": 1e6} for r in counted.records]
+    assert "it does not cost it" in swizzle.answer(run, documents.Document(counted.path, counted.header, same))
+    assert "even share" not in swizzle.answer(run, documents.Document(counted.path, {}, counted.records))
+
+
+def waves_run(times: dict[str, dict[int, float]]) -> Run:
+    header = {"run": "x", "device": {"sms": 4}, "candidates": [{"label": label} for label in times]}
+    found = [
+        rows.Row((128, 128 * tiles, 64), number, "ok", (time,))
+        for number, table in enumerate(times.values())
+        for tiles, time in table.items()
+    ]
+    return Run(Path("x"), header, found)
+
+
+def test_words_of_the_waves_say_who_keeps_the_tooth() -> None:
+    level, toothed = {4: 1.0, 5: 1.25, 8: 2.0}, {4: 1.0, 5: 2.0, 8: 2.0}
+    run = waves_run({"data_parallel": toothed, "v04_hoisted_segments": level, "v08_while_loop": toothed})
+    assert waves.sawtooth(run, "data_parallel") == pytest.approx([0.625])
+    told = waves.answer(run)
+    assert "the tile matmul falls by 38 %" in told
+    assert "Gone, a fall of 5 % at most, in: v04_hoisted_segments. Not gone in: v08_while_loop (38 %)" in told
+    assert "at so many of 3 sizes: v04_hoisted_segments 1, v08_while_loop 0" in told
+    assert "Not gone in: v08_while_loop one-tile" in waves.answer(source.require(RESULTS, "waves"))
+
+
+def test_the_defects_are_drawn() -> None:
+    drawn = rounding.draw(RESULTS)
+    axes = drawn.axes[2]
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    widths = {name: bar.get_width() for name, bar in zip(names, axes.patches, strict=True)}
+    assert widths["v03_incremental_pointers, 3 tiles a program"] > 10 > widths["v00_monolithic"] > 0
+    assert widths["v04_hoisted_segments"] == widths["v04_hoisted_segments, 3 tiles a program"] == 0
+    plt.close(drawn)
 
 
 def test_facts_of_the_thread_hold_on_the_gpu() -> None:
