@@ -14,6 +14,7 @@ from typing import Any
 
 from common import device
 from common.errors import DamagedRun
+from common.record import recorded
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,7 @@ def read(path: Path) -> Document:
     head, records = (data.get("header"), data.get("records")) if isinstance(data, dict) else (None, None)
     if not isinstance(head, dict) or not isinstance(records, list) or not all(isinstance(r, dict) for r in records):
         raise DamagedRun(f"{path}:1: no document with a header and records")
-    return Document(path, head, records)
-
-
-def need(document: Document, record: dict[str, Any], name: str) -> Any:
-    """A record's value. Raises DamagedRun naming the file and what the record lacks."""
-    if name not in record:
-        raise DamagedRun(f"{document.path}: a record lacks {name!r}: {json.dumps(record)[:100]}")
-    return record[name]
+    return Document(path, recorded(head, path), recorded(records, path))
 
 
 def newest(folder: Path, kind: str, device: str | None = None) -> Document | None:

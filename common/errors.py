@@ -31,6 +31,10 @@ class DamagedRun(ValueError):
     """A file of results is no run, or not all of it can be read; the message names file and line."""
 
 
+class NoCandidate(DamagedRun, LookupError):
+    """A run lacks a candidate that is to be shown or compared; the message lists those that it has."""
+
+
 class NoResults(LookupError):
     """There is no such folder of results, or nothing in it is from the device that was asked for."""
 

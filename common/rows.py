@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from common.errors import DamagedRun
+from common.errors import DamagedRun, NoCandidate
+from common.record import recorded
 
 Problem = tuple[int, int, int]
 STATUSES = (
@@ -104,10 +105,10 @@ class Run:
         return f"{len(measured)} x {name}" if len(measured) > 1 else name
 
     def index(self, label: str) -> int:
-        """The candidate with this label; LookupError naming the labels otherwise."""
+        """The candidate with this label. Raises NoCandidate naming the labels."""
         labels = [c["label"] for c in self.candidates]
         if label not in labels:
-            raise LookupError(f"{self.path.name}: no candidate {label!r}; there are {', '.join(labels)}")
+            raise NoCandidate(f"{self.path.name}: no candidate {label!r}; there are {', '.join(labels)}")
         return labels.index(label)
 
     @cached_property
@@ -258,7 +259,7 @@ def _header(path: Path, lines: list[str]) -> dict[str, Any]:
         lacking = ["the device's name"]
     if lacking:
         raise DamagedRun(f"{path}:1: the header lacks {', '.join(lacking)}")
-    return header
+    return recorded(header, path)
 
 
 def _parsed(line: str) -> Any:
@@ -332,6 +333,15 @@ def newest_run(results: Path, experiment: str, device: str | None = None) -> Run
         if run.finished and not run.header.get("limit") and not run.header.get("dry_run"):
             return run
     return None
+
+
+def paired(run: Run, x: Row, y: Row) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The samples of two rows of a problem as pairs of rounds. Raises DamagedRun where they are not equally many."""
+    if len(x.samples) != len(y.samples):
+        labels = [f"{len(row.samples)} samples of {run.candidates[row.candidate]['label']}" for row in (x, y)]
+        shape = "x".join(map(str, x.problem))
+        raise DamagedRun(f"{run.path}: {shape}: {', '.join(labels)}: pairs of rounds are needed")
+    return x.samples, y.samples
 
 
 def says_finished(path: Path) -> bool:

@@ -13,8 +13,8 @@ from packaging.version import Version
 
 from common import documents, rows, statistics
 from common.decomposition import always_two_tile, cdiv
-from common.documents import Document, need
-from common.errors import DamagedRun, NoResults
+from common.documents import Document
+from common.errors import DamagedRun, NoCandidate, NoResults
 from common.problem import Problem
 from common.rows import Row, Run
 from common.statistics import Interval
@@ -37,6 +37,8 @@ from experiments.claims import (
 from experiments.plan import count_programs
 
 NOT_MEASURED = "not measured"
+LIBRARY = "torch_matmul"
+"""cuBLAS, without which a run says nothing about a speed-up."""
 HERE = Path(__file__).parent
 SIZE = f"{100 * MARGIN:g} %"
 BAND = f"negligible: less than {SIZE} from 1"
@@ -300,21 +302,19 @@ def ratio(run: Run, measure: Ratio) -> Interval:
         if measure.problem not in both:
             shape = "x".join(map(str, measure.problem))
             raise Missing(f"{run.id} has no right result of both, on one device, on {shape}")
-        x, y = slow[measure.problem], fast[measure.problem]
-        if len(x.samples) != len(y.samples):
-            pairs = f"{len(x.samples)} samples of {measure.slow}, {len(y.samples)} of {measure.fast}"
-            raise DamagedRun(f"{run.path}: {'x'.join(map(str, x.problem))}: {pairs}: pairs of rounds are needed")
-        return statistics.median_ratio(x.samples, y.samples)
+        return statistics.median_ratio(*rows.paired(run, slow[measure.problem], fast[measure.problem]))
     if not both:
         raise Missing(f"{run.id}: no problem that both got right on one device")
     return statistics.mean_ratio([slow[p].median for p in both], [fast[p].median for p in both], measure.mean)
 
 
 def _row_table(run: Run, label: str) -> dict[rows.Problem, Row]:
-    """The rows with a speed of one candidate, by problem. Raises Missing."""
+    """The rows with a speed of one candidate, by problem. Raises Missing, and NoCandidate where cuBLAS is missing."""
     try:
         index = run.index(label)
-    except LookupError as error:
+    except NoCandidate as error:
+        if label == LIBRARY:
+            raise
         raise Missing(str(error)) from None
     found = run.by_candidate.get(index, {})
     return {p: row for p, row in found.items() if row.status == "ok" and row.samples}
@@ -328,10 +328,10 @@ def best_of(run: Run, variant: str, choice: str) -> tuple[list[float], list[floa
     other, cuBLAS among its repeats as the variant among its candidates.
     """
     full = schema.known_variant(variant)
-    tables = {c["label"]: _row_table(run, c["label"]) for c in run.candidates if c["variant"] in (full, "torch_matmul")}
-    library = [c["label"] for c in run.candidates if c["variant"] == "torch_matmul"]
+    tables = {c["label"]: _row_table(run, c["label"]) for c in run.candidates if c["variant"] in (full, LIBRARY)}
+    library = [c["label"] for c in run.candidates if c["variant"] == LIBRARY]
     if not library:
-        raise DamagedRun(f"{run.path}: cuBLAS (torch_matmul) is no candidate: there is nothing to compare with")
+        raise NoCandidate(f"{run.path}: no candidate of {LIBRARY}: there is nothing to compare with")
     mine = [c for c in run.candidates if c["variant"] == full]
     base, best = [], []
     for problem, first in tables[library[0]].items():
@@ -369,19 +369,16 @@ def _counts(
     """Whether a candidate has a speed there; P = tiles counts below twice the SMs alone, as in the thread."""
     if problem not in tables[candidate["label"]]:
         return False
-    try:
-        if candidate["programs"] != "tiles":
-            return True
-        sms, block = run.header["device"]["sms"], candidate["config"]["block"]
-    except KeyError as error:
-        raise DamagedRun(f"{run.path}:1: the header lacks {error} of {candidate['label']} or of the device") from None
+    if candidate["programs"] != "tiles":
+        return True
+    sms, block = run.header["device"]["sms"], candidate["config"]["block"]
     tiles = cdiv(problem[0], block[0]) * cdiv(problem[1], block[1])
     return count_programs("tiles", sms, tiles) < 2 * sms
 
 
 def _counter(measure: Counter, results: Results) -> Found:
     document, record = _profiled(measure, results)
-    memory, sm = (need(document, record, name) for name in ("memory_percent", "sm_percent"))
+    memory, sm = (record[name] for name in ("memory_percent", "sm_percent"))
     if not sm:
         raise Missing(f"{document.id}: the SMs of {measure.label} were not counted")
     return Found(_exact(memory / sm), document.id, f"{memory:.0f} % of memory's peak, {sm:.0f} % of the SMs'")
@@ -404,7 +401,7 @@ def modelled(document: Document | None, device: str, label: str, problem: tuple[
     if document is None:
         return None
     for record in document.select(device=device, label=label, problem=list(problem)):
-        return float(need(document, record, "read_bytes"))
+        return float(record["read_bytes"])
     return None
 
 
@@ -414,8 +411,8 @@ def model_error(counters: Document | None, estimates: Document | None) -> tuple[
     if counters is not None and counters.header.get("source") == "ncu":
         device = (counters.header.get("device") or {}).get("name", "")
         for record in counters.records:
-            call = (need(counters, record, "label"), need(counters, record, "problem"))
-            bytes_read = need(counters, record, "dram_read_bytes")
+            call = (record["label"], record["problem"])
+            bytes_read = record["dram_read_bytes"]
             guess = modelled(estimates, device, *call)
             if guess and bytes_read:
                 off.append(abs(math.log(guess / bytes_read)))
@@ -428,7 +425,7 @@ def _estimate(measure: Estimate, results: Results) -> Found:
     guess = modelled(results.estimates, device, measure.label, measure.problem)
     if guess is None:
         raise Missing(f"the bytes of {measure.label} on {device or 'this GPU'} were not modelled")
-    counted = need(document, record, "dram_read_bytes")
+    counted = record["dram_read_bytes"]
     factor, count = model_error(document, results.estimates)
     shown = (
         f"{guess / 1e6:.0f} MB modelled, {counted / 1e6:.0f} MB counted (of {count} calls off by {factor:.1f}x at most)"
@@ -481,9 +478,9 @@ def _judge_interpreted(measure: Interpreted, results: Results) -> dict[str, Any]
         raise Missing("nothing was interpreted: python -m experiments interpreted")
     wanted = {"variant": measure.variant, "problem": list(measure.problem), "block": measure.block}
     for record in document.select(**wanted, programs=measure.programs):
-        wrong = need(document, record, "wrong")
+        wrong = record["wrong"]
         verdict = "reproduced" if wrong == 0 else "not reproduced"
-        shown = f"{wrong:.0%} of C's elements wrong, at most {need(document, record, 'most_tiles')} tiles a program"
+        shown = f"{100 * wrong:.0f} % of C's elements wrong, at most {record['most_tiles']} tiles a program"
         return {"verdict": verdict, "shown": shown, "value": wrong, "source": document.id}
     raise Missing(f"{document.id} has no such launch of {measure.variant}")
 
@@ -505,14 +502,14 @@ def _judge_compiled(test: Test, measure: Compiled, results: Results) -> dict[str
     if test.rule == "untestable":
         beside = f" beside {_resources(document, other)}" if other else ""
         return found | {"verdict": "not testable here", "shown": _resources(document, mine) + beside}
-    value = need(document, mine, measure.quantity)
+    value = mine[measure.quantity]
     if test.rule == "spills":
         verdict = "not reproduced" if not value else "reproduced" if value >= test.claimed else "reproduced, smaller"
         return found | {"verdict": verdict, "shown": f"{value} spills", "value": value}
     assert other is not None
     if other["status"] != "ok":
         return found | {"verdict": "not testable here", "shown": f"the other does not compile: {other['error']}"}
-    beside = need(document, other, measure.quantity)
+    beside = other[measure.quantity]
     verdict = compare(test.rule, value, beside)
     return found | {"verdict": verdict, "shown": f"{value} beside {beside}", "value": value, "other": beside}
 
@@ -520,7 +517,7 @@ def _judge_compiled(test: Test, measure: Compiled, results: Results) -> dict[str
 def _resources(document: Document, record: dict[str, Any]) -> str:
     if record["status"] != "ok":
         return "one that does not compile"
-    registers, spills, fit = (need(document, record, n) for n in ("registers", "n_spills", "programs_per_sm"))
+    registers, spills, fit = (record[n] for n in ("registers", "n_spills", "programs_per_sm"))
     return f"{registers} registers, {spills} spills, {fit} an SM"
 
 
@@ -541,8 +538,6 @@ def compare(rule: str, value: int, other: int) -> schema.Verdict:
 
 def _record(document: Document, wanted: schema.Key) -> dict[str, Any]:
     for record in document.select(key=list(wanted)):
-        for name in ("status", "error", "registers"):
-            need(document, record, name)
         return record
     raise Missing(f"{document.id} has no {wanted[0]} {wanted[1]} for {wanted[2]} by Triton {wanted[3]}")
 

@@ -13,6 +13,7 @@ import typer
 from common import style
 from common.errors import DamagedRun, NotWritable, nearest
 from common.output import RESULTS, destination
+from experiments.verdicts import Missing
 from figures import NAMES
 from figures.source import MissingRun
 
@@ -50,7 +51,7 @@ def main(
         try:
             for path in render(name, results, out):
                 print(path)
-        except MissingRun as missing:
+        except (MissingRun, Missing) as missing:
             print(f"{name}: not drawn, {missing}")
         except DamagedRun as error:
             print(f"{name}: not drawn, {error}", file=sys.stderr)

@@ -43,11 +43,11 @@ def facts_told(document: Document) -> str:
     """v03's third tile and the spread of NaN in words, from their rows."""
     parts = []
     for record in document.select(fact="third_tile"):
-        wrong, tiles = (documents.need(document, record, name) for name in ("wrong", "most_tiles"))
-        refused = "refused by its guard" if documents.need(document, record, "refused") else "not refused"
+        wrong, tiles = (record[name] for name in ("wrong", "most_tiles"))
+        refused = "refused by its guard" if record["refused"] else "not refused"
         parts.append(f"`{record['variant']}` {100 * wrong:.0f} % of C wrong ({tiles} tiles, {refused})")
     spread = document.select(fact="nan_spread")
-    carry = {r["variant"]: documents.need(document, r, "spread") for r in spread}
+    carry = {r["variant"]: r["spread"] for r in spread}
     wide = [f"`{name}` ({100 * share:.1f} %)" for name, share in carry.items() if share]
     clean = [f"`{name}`" for name, share in carry.items() if not share]
     return (

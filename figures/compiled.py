@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from common import style
-from common.documents import Document, need
+from common.documents import Document
 from experiments.claims import ABOUT
 from figures import source
 
@@ -48,7 +48,7 @@ def lines(axes: Axes, document: Document, drawn: list[Any], quantity: str) -> No
     for name, parts, colour in drawn:
         for target, (dashes, marker) in TARGETS.items():
             found = [(i, record(document, parts, target, version)) for i, version in enumerate(VERSIONS)]
-            good = [(i, need(document, r, quantity)) for i, r in found if r and r["status"] == "ok"]
+            good = [(i, r[quantity]) for i, r in found if r and r["status"] == "ok"]
             failed = [i for i, r in found if r and r["status"] != "ok"]
             if good:
                 label = name if target == "sm_80" else None

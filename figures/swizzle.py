@@ -14,7 +14,7 @@ from common import documents, style
 from common.documents import Document
 from common.problem import Problem
 from common.rows import Problem as Shape
-from common.rows import Run
+from common.rows import Run, paired
 from common.statistics import Interval, median_ratio
 from experiments import verdicts
 from experiments.claims import MARGIN
@@ -44,7 +44,7 @@ def gains(run: Run, linear: str, swizzled: str) -> dict[Shape, Interval]:
     """Linear time over swizzled time of each shape that both got right, by rounds."""
     slow, fast = (run.by_candidate.get(run.index(label), {}) for label in (linear, swizzled))
     both = [p for p in slow if p in fast and slow[p].status == fast[p].status == "ok"]
-    return {p: median_ratio(slow[p].samples, fast[p].samples) for p in both}
+    return {p: median_ratio(*paired(run, slow[p], fast[p])) for p in both}
 
 
 def speeds(axes: Axes, run: Run) -> None:
@@ -108,7 +108,7 @@ def measured(document: Document, label: str, problem: list[int], name: str) -> f
     if document.header.get("source") != "ncu":
         return None
     found = document.select(problem=problem, label=label)
-    return float(documents.need(document, found[0], name)) if found else None
+    return float(found[0][name]) if found else None
 
 
 def answer(run: Run, counted: Document) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from common import documents, rows, style
 from common.rows import Run
 from experiments import claims, verdicts
 from figures import averages, claims_table, compiled, grid, regressions, rounding, source, swizzle, waves
-from figures.__main__ import HERE, RESULTS, render
+from figures.__main__ import HERE, RESULTS, main, render
 from figures.source import MissingRun
 
 READS = {
@@ -222,6 +223,42 @@ def test_words_of_the_waves_say_who_keeps_the_tooth() -> None:
     assert "Gone, a fall of 5 % at most, in: v04_hoisted_segments. Not gone in: v08_while_loop (50 %)" in told
     assert "at so many of 3 sizes: v04_hoisted_segments 1, v08_while_loop 0" in told
     assert "Not gone in: v08_while_loop one-tile" in waves.answer(source.require(RESULTS, "waves"))
+
+
+def committed_text(name: str) -> tuple[Path, str]:
+    """A run's or a document's name and its text."""
+    path = documents.newest(RESULTS, name) if name in DOCUMENTS else rows.newest_run(RESULTS, name)
+    data = path.path.read_bytes()
+    return path.path, (lzma.decompress(data) if path.path.suffix == ".xz" else data).decode()
+
+
+@pytest.mark.parametrize(
+    ("figure", "of", "old", "new", "word"),
+    [
+        ("rounding", "facts", '"rms": ', '"rmss": ', "'rms' is missing"),
+        ("compiled", "compiled", '"hot_barrier": ', '"hot_barriers": ', "'hot_barrier' is missing"),
+        ("swizzle", "counters", '"dram_read_bytes": ', '"dram": ', "'dram_read_bytes' is missing"),
+        ("swizzle", "order", '"c":3,"s":"ok","us":[', '"c":3,"s":"ok","us":[77.0,', "pairs of rounds are needed"),
+        ("waves", "waves", '"sms":', '"sm":', "'sms' is missing"),
+        ("averages", "grids_do_bench", '"torch_matmul', '"other', "torch_matmul"),
+    ],
+)
+def test_rows_that_do_not_fit_end_in_one_line(
+    figure: str, of: str, old: str, new: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    for path in RESULTS.glob("*"):
+        shutil.copy(path, results)
+    path, text = committed_text(of)
+    (results / path.name).unlink()
+    changed = text.replace(old, new)
+    assert changed != text
+    (results / path.name.removesuffix(".xz")).write_text(changed)
+    with pytest.raises(SystemExit) as ended:
+        main([figure], tmp_path, results)
+    said = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and len(said) == 1 and word in said[0], said
 
 
 def test_the_defects_are_drawn() -> None:

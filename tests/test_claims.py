@@ -274,8 +274,11 @@ def test_rows_that_do_not_fit_together_are_named(tmp_path: Path) -> None:
     with pytest.raises(DamagedRun, match=r"x-2030.*64x64x64: 15 samples of a, 2 of b"):
         verdicts.ratio(run, schema.Ratio.model_validate(RATIO | {"problem": [64, 64, 64]}))
     write_run(tmp_path, "y", {"v08_while_loop": [[5.0] * 4]}, {})
+    run = Results(tmp_path).run("y")
     with pytest.raises(DamagedRun, match="torch_matmul"):
-        verdicts.best_of(Results(tmp_path).run("y"), "v08", "first")
+        verdicts.best_of(run, "v08", "first")
+    with pytest.raises(DamagedRun, match="no candidate 'torch_matmul'"):
+        verdicts.ratio(run, schema.Ratio.model_validate(RATIO | {"slow": "torch_matmul", "fast": "v08_while_loop"}))
     write_run(tmp_path, "z", {"torch_matmul": [[5.0]], "v08_while_loop": [[5.0]]}, {})
     with pytest.raises(DamagedRun, match="one sample"):
         verdicts.best_of(Results(tmp_path).run("z"), "v08", "held_out")
@@ -312,6 +315,7 @@ def test_a_document_that_lacks_a_key_ends_in_one_line(kind: str, key: str, tmp_p
 
 def test_rows_of_two_machines_are_never_put_together(tmp_path: Path) -> None:
     labels = {"v05_cas_lock": [[2.0, 2.2, 2.1]] * 3, "v06_two_state_lock": [[1.0, 1.1, 1.05]] * 3}
+    labels["torch_matmul"] = labels["v05_cas_lock"]
     write_run(tmp_path, "thread_sampled", labels, {}, "GPU one", "20300101")
     write_run(tmp_path, "log_sampled", labels, {}, "GPU two", "20300102")
     for device, measured, missing in ((None, 1, 0), ("GPU two", 1, 0), ("GPU one", 0, 1)):
