@@ -271,7 +271,7 @@ def test_times_of_two_devices_are_no_pair(tmp_path: Path) -> None:
 def test_rows_that_do_not_fit_together_are_named(tmp_path: Path) -> None:
     write_run(tmp_path, "x", FAST_AND_SLOW | {"b": [[1.0, 1.1]]}, {})
     run = Results(tmp_path).run("x")
-    with pytest.raises(DamagedRun, match=r"x-2030.*64x64x64: 15 samples of a, 2 of b"):
+    with pytest.raises(DamagedRun, match=r"x-2030.*64x64x64: 15 samples of a, 2 samples of b"):
         verdicts.ratio(run, schema.Ratio.model_validate(RATIO | {"problem": [64, 64, 64]}))
     write_run(tmp_path, "y", {"v08_while_loop": [[5.0] * 4]}, {})
     run = Results(tmp_path).run("y")
