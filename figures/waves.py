@@ -110,7 +110,7 @@ def draw(results: Path) -> Figure:
     title = f"Throughput against the number of tiles: M = {m}, K = {k}, N growing"
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     figure.text(0.01, 0.9, textwrap.fill(answer(run), 200), fontsize=8, va="top")
-    figure.tight_layout(rect=(0, 0.075, 1, 0.89))
+    figure.tight_layout(rect=(0, 0.075, 1, 0.875))
     style.small_print(
         figure,
         f"{source.describe(run)}. Dashed lines: whole waves of {run.header['device']['sms']} tiles. 128x128x32, one "
