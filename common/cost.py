@@ -1,30 +1,45 @@
-"""The time of a launch as a formula: rounds of MAC iterations, units of work, memory, fix-up and the launch itself.
+"""The time of a launch as a formula: rounds of units of work, MAC iterations, memory, fix-up and the launch itself.
 
 `predict` is what the choice among kernels and the fit of its constants share. Times are microseconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from common.decomposition import WaveSchedule, cdiv
-from common.problem import Problem
+from common.card import Card, Config
 
 SHARPNESS = 4.0
-"""Exponent of the norm that joins the time of arithmetic and of memory: they overlap, but not where both are equal."""
+"""Exponent of the norm that joins times that overlap, but not where both are equal."""
 NOMINAL_TILE = 128 * 128
 """Elements of the tile for which `peer_us` counts."""
+LINE = 128
+"""Bytes of a line of L2, and of the rows in which the TMA fills shared memory."""
+NOMINAL_LINES = 256
+"""Lines of a MAC iteration of 128 x 128 x 64 in fp16 whose rows start at multiples of LINE; `line_us` is for these."""
+IDLE_SMS = {1: 0, 2: 0, 4: 8, 8: 12}
+"""SMs that are left over when as many clusters of so many CTAs as fit are running: a cluster does not span GPCs.
+
+Seen on an H200 (132 SMs, one CTA an SM) in runs of matmul_training: times double from 32 clusters of 4 and from 16
+clusters of 8 on, not at the 33 and 16 that fill the SMs.
+"""
+REGISTERS, SHARED_BYTES = 65536, 227 << 10
+"""Of an SM of an H100 or H200."""
 
 
 @dataclass(frozen=True)
 class Constants:
     """What the formula knows of a kernel with one tile on one GPU.
 
-    `launch_us`: an empty launch. `unit_us`: start and end of a unit of work. `step_us`: one MAC iteration of a program
-    that has the GPU to itself; `busy_us`: how much longer it takes when all programs run. `terabytes`: bytes of memory
-    in TB/s, A and B read once, C written once. `fix_up_us`: putting tiles together at all; `peer_us`: for each K range.
+    `launch_us`: an empty launch. `unit_us`: start and end of a whole tile, `part_us`: of a K range of a shared one.
+    `step_us`: one MAC iteration of a program that has the GPU to itself; `busy_us`: how much longer it takes when all
+    programs run. `line_us`, `busy_line_us`: the same where the lines that are loaded decide, for NOMINAL_LINES.
+    `terabytes`: bytes of memory in TB/s, A and B read once, C written once. `fix_up_us`: putting tiles together at all;
+    `peer_us`: for each K range.
     """
 
     launch_us: float
@@ -34,51 +49,115 @@ class Constants:
     terabytes: float
     fix_up_us: float
     peer_us: float
+    line_us: float
+    busy_line_us: float
+    part_us: float
 
 
 NAMES = tuple(field.name for field in fields(Constants))
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a schedule asks of the longest-working program and of the memory.
+class Kernels:
+    """Kernels to launch, side by side: every field a number or an array of one number each.
 
-    `steps`: MAC iterations one after another. `busy_steps`: the same, each times the share of programs that run.
-    `units`: units of work one after another. `bytes`: to and from memory. `ranges`: K ranges of a shared tile in
-    nominal tiles, 0 where none is shared.
+    `split`, `programs`: of the config (programs are not looked at for clusters). `clusters`: whether the decomposition
+    is `cluster_ranges`, else `whole_waves`. `at_once`: programs that an SM holds. `ctas`: of a program, see `Card`.
     """
 
-    steps: float
-    busy_steps: float
-    units: float
-    bytes: float
-    ranges: float
+    block_m: Any
+    block_n: Any
+    block_k: Any
+    split: Any
+    programs: Any
+    clusters: Any
+    at_once: Any
+    ctas: Any
 
     @classmethod
-    def of(cls, problem: Problem, block: tuple[int, int, int], schedule: WaveSchedule) -> Work:
-        programs, iters = schedule.programs, schedule.iters_per_tile
-        whole, shared = cdiv(schedule.dp_tiles, programs), cdiv(schedule.sk_tiles * schedule.split, programs)
-        longest = cdiv(iters, schedule.split)
-        busy = schedule.dp_tiles * iters + schedule.sk_tiles * schedule.split * longest
-        return cls(
-            steps=whole * iters + shared * longest,
-            busy_steps=busy / programs,
-            units=whole + shared,
-            bytes=problem.min_bytes,
-            ranges=schedule.split * block[0] * block[1] / NOMINAL_TILE if schedule.sk_tiles else 0.0,
-        )
+    def of(cls, card: Card, configs: Sequence[Config]) -> Kernels:
+        """Launches of one variant with these configs. ValueError where a config leaves its programs open."""
+        clusters = card.decomposition == "cluster_ranges"
+        if not clusters and any(c.programs is None for c in configs):
+            raise ValueError("the programs of a launch by whole waves must be a number")
+        columns = [(*c.block, c.split or 1, c.programs or 1, clusters, at_once(c), card.ctas) for c in configs]
+        return cls(*np.array(columns).T)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Kernels]) -> Kernels:
+        """All of them in order."""
+        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
 
 
-def table(works: list[Work]) -> np.ndarray:
-    """One column a work, rows in the order of `Work`."""
-    return np.array([[getattr(work, field.name) for work in works] for field in fields(Work)], dtype=float)
+WORK = ("whole", "parts", "steps", "busy_steps", "lines", "bytes", "shared", "ranges")
+"""What a launch asks of the longest-working program, of the SMs and of the memory; the rows of what `work` returns.
+
+`whole`, `parts`: tiles and K ranges of shared tiles, one after another. `steps`: MAC iterations one after another.
+`busy_steps`: all MAC iterations over all SMs. `lines`: of L2 that a program reads in an iteration, over NOMINAL_LINES.
+`bytes`: to and from memory. `shared`: 1 where a tile is shared. `ranges`: its K ranges, in nominal tiles.
+"""
+
+
+def work(m: Any, n: Any, k: Any, row_bytes: tuple[Any, Any], item_bytes: int, kernels: Kernels, sms: int) -> Any:
+    """One row for each of WORK, one column a launch: one problem for many kernels, or many problems for one kernel.
+
+    `row_bytes`: from one row of A, or of B, to the next. Counts what `whole_waves` and `cluster_ranges` of
+    `common.decomposition` do.
+    """
+    x = kernels
+    tiles, iters = _cdiv(m, x.block_m) * _cdiv(n, x.block_n), _cdiv(k, x.block_k)
+    split = effective_split(m, n, k, kernels)
+    shared = np.where(split > 1, np.where(x.clusters, tiles, tiles % x.programs), 0)
+    longest = _cdiv(iters, split)
+    idle = np.select([x.split == size for size in IDLE_SMS], list(IDLE_SMS.values()), 0)
+    at_a_time = np.where(x.clusters, np.maximum(sms - idle, 1) * x.at_once, x.programs)
+    whole, parts = _cdiv(tiles - shared, at_a_time), _cdiv(shared * split, at_a_time)
+    lines = 0.0
+    for elements, step in zip((x.block_m * x.block_k, x.block_k * x.block_n), row_bytes, strict=True):
+        # A row's piece of LINE bytes that does not start at a line lies in two.
+        lines = lines + elements * item_bytes / LINE * (2 - np.gcd(step, LINE) / LINE)
+    rows = (
+        whole,
+        parts,
+        whole * iters + parts * longest,
+        ((tiles - shared) * iters + shared * split * longest) * x.ctas / sms,
+        lines / x.ctas / NOMINAL_LINES,
+        item_bytes * (m * k + k * n + m * n),
+        parts > 0,
+        np.where(parts > 0, split * x.block_m * x.block_n / x.ctas / NOMINAL_TILE, 0),
+    )
+    return np.array(np.broadcast_arrays(*rows), dtype=float)
+
+
+def effective_split(m: Any, n: Any, k: Any, kernels: Kernels) -> Any:
+    """K ranges of a shared tile; 1 where no tile is shared."""
+    x = kernels
+    tiles, iters = _cdiv(m, x.block_m) * _cdiv(n, x.block_n), _cdiv(k, x.block_k)
+    waves = np.where(tiles % x.programs > 0, np.minimum(x.split, iters), 1)
+    return np.where(x.clusters, x.split, waves)
+
+
+def at_once(config: Config) -> int:
+    """Programs that an SM holds of a kernel with a loading warp, by their registers and stages (of 2-byte operands)."""
+    block_m, block_n, block_k = config.block
+    threads = (config.num_warps + 4) * 32
+    stages = (block_m + block_n) * block_k * 2 * config.num_stages + 1024
+    registers = config.maxnreg or REGISTERS // threads
+    return max(1, min(REGISTERS // (registers * threads), SHARED_BYTES // stages))
+
+
+def _cdiv(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a**SHARPNESS + b**SHARPNESS) ** (1 / SHARPNESS)
 
 
 def predict(constants: np.ndarray, works: np.ndarray) -> np.ndarray:
-    """Microseconds. `constants`: in the order of NAMES, (7,) or (7, works). `works`: as `table` makes it."""
-    launch, unit, step, busy, terabytes, fix_up, peer = constants
-    steps, busy_steps, units, moved, ranges = works
-    arithmetic = unit * units + step * steps + busy * busy_steps
-    memory = moved / terabytes / 1e6
-    joined = (arithmetic**SHARPNESS + memory**SHARPNESS) ** (1 / SHARPNESS)
-    return launch + joined + (ranges > 0) * fix_up + peer * ranges
+    """Microseconds. `constants`: in the order of NAMES, (10,) or (10, launches). `works`: what `work` returns."""
+    launch, unit, step, busy, terabytes, fix_up, peer, line, busy_line, part = constants
+    whole, parts, steps, busy_steps, lines, moved, shared, ranges = works
+    one_step, one_busy = _joined(step, line * lines), _joined(busy, busy_line * lines)
+    arithmetic = unit * whole + part * parts + one_step * steps + one_busy * busy_steps
+    return launch + _joined(arithmetic, moved / terabytes / 1e6) + shared * fix_up + peer * ranges

@@ -415,27 +415,33 @@ def _print_answers(found: list[Any]) -> None:
 
 @app.command()
 def fit(
-    name: Annotated[str, typer.Option("--run", help="a run's name; default the newest of matmul_training")] = "",
+    names: Annotated[
+        list[str] | None, typer.Option("--run", help="a run's name, may be repeated; default every run that is for it")
+    ] = None,
     results: Annotated[Path, typer.Option(help="where measurements lie")] = RESULTS,
     out: Annotated[Path | None, typer.Option(help="the data file; default the one that variants.matmul reads")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print what was fitted as JSON")] = False,
 ) -> None:
-    """Fit the constants behind variants.matmul's choice to a run over shapes that are for fitting."""
+    """Fit the constants behind variants.matmul's choice to runs over shapes that are for fitting."""
+    from experiments.fit import EXPERIMENTS, write
     from experiments.fit import fit as fit_to
-    from experiments.fit import write
     from variants.choice import COSTS
 
-    run = rows.newest_run(results, "matmul_training") if not name else _named_run(results, name)
-    if run is None:
+    if names:
+        runs = [_named_run(results, name) for name in names]
+    else:
+        paths = [path for experiment in EXPERIMENTS for path in rows.runs(results, experiment)]
+        runs = [rows.read_run(path) for path in sorted(paths) if rows.says_finished(path)]
+    if not runs:
         raise InvalidExperiment(
             f"{results} has no finished run to fit to: python -m experiments run experiments/matmul_training.yaml"
         )
-    found = fit_to(run)
-    write(found, run, out or COSTS)
+    found = fit_to(runs)
+    write(found, runs, out or COSTS)
     if as_json:
         print(json.dumps([fitted.as_dict() for fitted in found]))
         return
-    print(f"{run.id}: constants of {len(found)} kernels and tiles in {out or COSTS}")
+    print(f"{', '.join(run.id for run in runs)}: constants of {len(found)} kernels and tiles in {out or COSTS}")
     for fitted in found:
         shape = " ".join(f"{key}={value}" for key, value in fitted.config.items())
         print(f"{fitted.variant} {shape} x{fitted.programs_per_sm}: {fitted.rows} rows, off by {fitted.log_error:.1%}")

@@ -1,13 +1,14 @@
 """Fits the constants of `variants.matmul`'s model to committed measurements: `python -m experiments fit`.
 
 Each kernel with one tile has constants of its own. They minimise the squared logarithm of expected over measured time,
-softened for outliers, over every problem and split that the run holds. Only shapes that are for fitting may be in it.
+softened for outliers, over every problem and split that the runs hold. Only shapes that are for fitting may be in them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,30 +19,38 @@ from scipy.optimize import least_squares
 import variants
 from common import cost
 from common.card import Config
-from common.cost import Constants, Work
-from common.decomposition import WaveSchedule
+from common.cost import Constants, Kernels
 from common.errors import InvalidExperiment
-from common.launcher import plan
 from common.population import part_of
 from common.problem import Problem
 from common.rows import Run
 from experiments.plan import count_programs
 
-START = Constants(3.0, 1.5, 0.2, 0.1, 3.5, 1.0, 0.3)
+EXPERIMENTS = ("matmul_training", "unaligned")
+"""What is fitted to where nothing else is said: every finished run of these."""
+START = Constants(3.0, 1.5, 0.2, 0.1, 3.5, 1.0, 0.3, 0.1, 0.1, 1.5)
 """Where the search begins, microseconds and TB/s."""
-LEAST_ROWS = 40
-"""Rows that seven constants need at least."""
+LEAST_ROWS = 60
+"""Rows that ten constants need at least."""
+LEAST_ALIGNED = 20
+"""Rows that a kernel needs on matrices whose rows start at multiples of a line, to be considered for such."""
 LEFT_OUT = ("programs", "split", "full_tiles_warps", "full_tiles_stages")
 """Fields of a config that are not part of a kernel with one tile."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A kernel with one tile and its constants; `log_error`: the root mean square of log(expected over measured)."""
+    """A kernel with one tile and its constants; `log_error`: the root mean square of log(expected over measured).
+
+    `most_split`: the most K ranges that were measured. `aligned`: whether also on rows that start at multiples of a
+    line.
+    """
 
     variant: str
     config: dict[str, Any]
     programs_per_sm: int
+    most_split: int
+    aligned: bool
     constants: Constants
     rows: int
     log_error: float
@@ -52,40 +61,69 @@ class Fitted:
         return dataclasses.asdict(self) | {"constants": rounded, "log_error": round(self.log_error, 4)}
 
 
-def fit(run: Run) -> list[Fitted]:
-    """The constants of every kernel and tile of a run whose decomposition is whole waves, in the run's order.
+def fit(runs: Sequence[Run]) -> list[Fitted]:
+    """The constants of every kernel and tile of the runs that the formula describes, in the runs' order.
 
-    Raises InvalidExperiment where a shape is for reporting, or where the run holds nothing to fit.
+    Raises InvalidExperiment where a shape is for reporting, where the runs hold nothing to fit, or where they come from
+    GPUs of different kinds.
     """
-    wrong = sorted({row.problem for row in run.rows if part_of(row.problem) != "training"})
-    if wrong:
-        raise InvalidExperiment(
-            f"{run.path.name}: {len(wrong)} of its shapes are for reporting, the first {wrong[0]}: "
-            "fit to a run of matmul_training"
-        )
-    groups: dict[str, list[tuple[Work, float]]] = {}
+    for run in runs:
+        wrong = sorted({row.problem for row in run.rows if part_of(row.problem) != "training"})
+        if wrong:
+            raise InvalidExperiment(
+                f"{run.path.name}: {len(wrong)} of its shapes are for reporting, the first {wrong[0]}: "
+                "fit to a run of matmul_training"
+            )
+    kinds = sorted({device["name"] for run in runs for device in run.devices.values()})
+    if len(kinds) > 1:
+        raise InvalidExperiment(f"one set of constants is for one kind of GPU; the runs are of {', '.join(kinds)}")
+    groups: dict[str, list[Samples]] = {}
     families: dict[str, tuple[str, dict[str, Any], int]] = {}
-    for index, candidate in enumerate(run.candidates):
-        family = _family(candidate, run.header["device"]["sms"])
-        if family is None:
-            continue
-        key = json.dumps(family)
-        families[key] = family
-        groups.setdefault(key, []).extend(_works(run, index, candidate))
-    found = [_fitted(*families[key], samples) for key, samples in groups.items() if len(samples) >= LEAST_ROWS]
+    for run in runs:
+        for index, candidate in enumerate(run.candidates):
+            family = _family(candidate, run.header["device"]["sms"])
+            if family is None:
+                continue
+            key = json.dumps(family)
+            families[key] = family
+            groups.setdefault(key, []).append(_samples(run, index, candidate))
+    found = [
+        _fitted(*families[key], samples)
+        for key, samples in groups.items()
+        if sum(len(s.us) for s in samples) >= LEAST_ROWS
+    ]
     if not found:
-        raise InvalidExperiment(f"{run.path.name} holds no kernel with {LEAST_ROWS} rows to fit to")
+        names = ", ".join(run.path.name for run in runs)
+        raise InvalidExperiment(f"{names}: no kernel with {LEAST_ROWS} rows to fit to")
     return found
 
 
+@dataclass(frozen=True)
+class Samples:
+    """What problems ask of a candidate with `split` K ranges (`works`, see `cost.work`), and the microseconds it took.
+
+    `aligned`: how many of them have rows of A and of B that start at multiples of a line.
+    """
+
+    works: np.ndarray
+    us: np.ndarray
+    split: int
+    aligned: int
+
+
 def _family(candidate: dict[str, Any], sms: int) -> tuple[str, dict[str, Any], int] | None:
-    """Variant, config without programs and split, programs an SM; None for what the model does not describe."""
+    """Variant, config without programs and split, programs an SM; None for what the formula does not describe."""
     name, programs = candidate["variant"], candidate["programs"]
-    if name in ("empty", "matmul") or variants.get(name).card.decomposition != "whole_waves":
+    if name in ("empty", "matmul"):
         return None
-    default = dataclasses.asdict(variants.get(name).card.default)
-    plain = {k: v for k, v in _config(candidate).items() if k not in LEFT_OUT and (k == "block" or v != default[k])}
-    per_sm = count_programs(programs, sms, 0) / sms
+    card = variants.get(name).card
+    if card.decomposition not in ("whole_waves", "cluster_ranges"):
+        return None
+    default, config = dataclasses.asdict(card.default), _config(candidate)
+    plain = {k: v for k, v in config.items() if k not in LEFT_OUT and (k == "block" or v != default[k])}
+    if card.decomposition == "cluster_ranges":
+        return name, plain, cost.at_once(Config(**config))
+    per_sm = count_programs(programs, sms // card.ctas, 0) / (sms // card.ctas)
     return (name, plain, int(per_sm)) if per_sm >= 1 and per_sm == int(per_sm) else None
 
 
@@ -94,24 +132,24 @@ def _config(candidate: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if k == "block" else v for k, v in candidate["config"].items() if k in known}
 
 
-def _works(run: Run, index: int, candidate: dict[str, Any]) -> list[tuple[Work, float]]:
-    """What each problem asks of the candidate, and the microseconds it took."""
+def _samples(run: Run, index: int, candidate: dict[str, Any]) -> Samples:
     sms, card = run.header["device"]["sms"], variants.get(candidate["variant"]).card
     config = Config(**_config(candidate))
-    config = config.replace(programs=count_programs(candidate["programs"], sms, 0))
-    found = []
-    for shape, row in run.by_candidate.get(index, {}).items():
-        if row.status != "ok" or not row.samples:
-            continue
-        problem = Problem(*shape, dtype=run.header["dtype"])
-        schedule = plan(card, *shape, config, sms)
-        if isinstance(schedule, WaveSchedule):
-            found.append((Work.of(problem, config.block, schedule), row.median))
-    return found
+    config = config.replace(programs=count_programs(candidate["programs"], sms // card.ctas, 0))
+    measured = run.by_candidate.get(index, {})
+    shapes = [shape for shape, row in measured.items() if row.status == "ok" and row.samples]
+    m, n, k = np.array(shapes, dtype=int).reshape(-1, 3).T
+    item = Problem(1, 1, 1, dtype=run.header["dtype"]).torch_dtype.itemsize
+    works = cost.work(m, n, k, (k * item, n * item), item, Kernels.of(card, [config]), sms)
+    aligned = int(np.sum((k * item % cost.LINE == 0) & (n * item % cost.LINE == 0)))
+    return Samples(works, np.array([measured[shape].median for shape in shapes]), config.split or 1, aligned)
 
 
-def _fitted(variant: str, config: dict[str, Any], per_sm: int, samples: list[tuple[Work, float]]) -> Fitted:
-    works, measured = cost.table([work for work, _ in samples]), np.log([us for _, us in samples])
+def _fitted(variant: str, config: dict[str, Any], per_sm: int, samples: list[Samples]) -> Fitted:
+    works, measured = (
+        np.concatenate([s.works for s in samples], axis=1),
+        np.log(np.concatenate([s.us for s in samples])),
+    )
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         return np.log(cost.predict(np.exp(logs), works)) - measured
@@ -121,18 +159,20 @@ def _fitted(variant: str, config: dict[str, Any], per_sm: int, samples: list[tup
     solution = least_squares(residuals, start, bounds=bounds, loss="soft_l1", f_scale=0.1)
     error = float(np.sqrt(np.mean(residuals(solution.x) ** 2)))
     constants = Constants(*map(float, np.exp(solution.x)))
-    return Fitted(variant, config, per_sm, constants, len(samples), error)
+    most, aligned = max(s.split for s in samples), sum(s.aligned for s in samples) >= LEAST_ALIGNED
+    return Fitted(variant, config, per_sm, most, aligned, constants, len(measured), error)
 
 
-def write(found: list[Fitted], run: Run, path: Path) -> None:
+def write(found: list[Fitted], runs: Sequence[Run], path: Path) -> None:
     """Write the data file with where it comes from."""
+    newest = max(runs, key=lambda run: run.header["date"])
     provenance = {
         "fitted": True,
-        "run": run.id,
-        "commit": run.header["commit"],
-        "device": run.header["device"]["name"],
-        "versions": {name: run.header["versions"][name] for name in ("torch", "triton")},
-        "problems": len({row.problem for row in run.rows}),
+        "runs": [run.id for run in runs],
+        "commits": sorted({run.header["commit"] for run in runs}),
+        "device": newest.header["device"]["name"],
+        "versions": {name: newest.header["versions"][name] for name in ("torch", "triton")},
+        "problems": len({row.problem for run in runs for row in run.rows}),
     }
     families = [fitted.as_dict() for fitted in found]
     path.write_text(json.dumps({"provenance": provenance, "families": families}, indent=1) + "\n")

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import variants
 from common import cost, population
 from common.card import Config
-from common.cost import Constants, Work
-from common.decomposition import whole_waves
+from common.cost import Constants, Kernels
+from common.decomposition import Schedule, WaveSchedule
 from common.errors import InvalidExperiment, NoDevice, UnsupportedProblem
-from common.launcher import Prepared
+from common.launcher import Prepared, plan
 from common.problem import Problem, make_inputs
 from common.reference import reference
 from common.rows import read_run
@@ -159,10 +159,11 @@ def test_every_gpu_has_candidates_that_fit_it(shape: tuple[int, int, int], gpu: 
     assert times == sorted(times) and times[0] > 0
     for c in found:
         m, n, k = c.config.block
-        assert (m + n) * k * 2 * c.config.num_stages <= gpu[2]
+        assert (m // c.variant.card.ctas + n) * k * 2 * c.config.num_stages <= gpu[2]
         wanted = c.variant.card.contract.architectures
         assert not wanted or gpu[1] in wanted
-        assert c.config.programs % gpu[0] == 0
+        clusters = c.variant.card.decomposition == "cluster_ranges"
+        assert clusters or c.config.programs * c.variant.card.ctas % gpu[0] == 0
         assert gpu is H200 or not c.config.tma
 
 
@@ -176,19 +177,62 @@ def test_a_candidate_that_refuses_gives_way_to_the_next(monkeypatch: pytest.Monk
     assert not choice.choose(a[:, 1:], b[1:]).config.tma
 
 
-def test_the_formula_counts_what_a_schedule_does() -> None:
-    problem, block = Problem(1536, 1792, 6016), (128, 128, 64)
-    work = Work.of(problem, block, whole_waves(12, 14, 94, 132, 3))
-    assert (work.steps, work.units, work.ranges) == (94 + 32, 2, 3)
-    assert work.busy_steps == pytest.approx(94 + 36 * 3 * 32 / 132)
-    plain = Work.of(problem, block, whole_waves(12, 14, 94, 132, 1))
-    assert (plain.steps, plain.units, plain.ranges) == (188, 2, 0)
-    truth = np.array([3.0, 1.0, 0.2, 0.1, 3.5, 1.0, 0.5])
-    split, whole = cost.predict(truth, cost.table([work, plain]))
-    assert split < whole
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("v10", {"split": 1, "programs": 132}),
+        ("v10", {"split": 3, "programs": 132}),
+        ("v10", {"split": 8, "programs": 264}),
+        ("v15", {"split": 2, "programs": 66}),
+        ("v11", {"split": 1}),
+        ("v11", {"split": 2, "maxnreg": 128, "num_stages": 4}),
+        ("v11", {"split": 8}),
+    ],
+)
+def test_the_formula_counts_what_a_schedule_does(name: str, changes: dict[str, Any]) -> None:
+    card = variants.get(name).card
+    config = card.default.replace(**changes)
+    kernels = Kernels.of(card, [config])
+    rng = np.random.default_rng(3)
+    for m, n, k in np.exp(rng.uniform(np.log(64), np.log(8192), (40, 3))).astype(int).tolist():
+        schedule = plan(card, m, n, k, config, 132)
+        work = dict(zip(cost.WORK, cost.work(m, n, k, (2 * k, 2 * n), 2, kernels, 132)[:, 0], strict=True))
+        segments = [segment for row in schedule.by_program() for segment in row]
+        iterations = sum(segment.stop - segment.start for segment in segments)
+        assert int(cost.effective_split(m, n, k, kernels)[0]) == schedule.split
+        assert bool(work["shared"]) == bool(schedule.sk_tiles)
+        # Ranges of unequal length count as the longest.
+        longest = card.ctas * sum(
+            -(-schedule.iters_per_tile // schedule.split) if tile < schedule.sk_tiles else steps
+            for tile, steps in _by_unit(schedule)
+        )
+        assert work["busy_steps"] * 132 == pytest.approx(longest) and longest >= card.ctas * iterations
+        if card.decomposition == "whole_waves":
+            per_program = [len(row) for row in schedule.by_program()]
+            assert work["whole"] + work["parts"] >= max(per_program)
+            assert work["whole"] + work["parts"] <= max(per_program) + 1
 
 
-TRUTH = Constants(2.8, 1.3, 0.22, 0.11, 3.1, 1.4, 0.35)
+def _by_unit(schedule: Schedule) -> list[tuple[int, int]]:
+    """Tile and iterations of every unit of work: a whole tile, or what one program does of a shared one."""
+    if isinstance(schedule, WaveSchedule):
+        return [(s.tile, s.stop - s.start) for row in schedule.by_program() for s in row]
+    return [(program // schedule.split, schedule.iters_per_tile) for program in range(schedule.programs)]
+
+
+def test_the_formula_knows_clusters_that_do_not_fit_and_rows_that_do_not_start_at_a_line() -> None:
+    card = variants.get("v11").card
+    eights = Kernels.of(card, [card.default.replace(split=8)])
+    fifteen, sixteen = (cost.work(64, 128 * tiles, 4096, (8192, 256 * tiles), 2, eights, 132) for tiles in (15, 16))
+    parts = cost.WORK.index("parts")
+    assert (fifteen[parts, 0], sixteen[parts, 0]) == (1, 2)
+    lines = cost.WORK.index("lines")
+    tile = Kernels.of(card, [card.default.replace(block=(128, 128, 64), split=1)])
+    aligned, half, worst = (cost.work(512, n, n, (2 * n, 2 * n), 2, tile, 132)[lines, 0] for n in (512, 544, 520))
+    assert (aligned, half, worst) == (1, 1.5, 1.875)
+
+
+TRUTH = Constants(2.8, 1.3, 0.22, 0.11, 3.1, 1.4, 0.35, 0.05, 0.04, 2.0)
 
 
 def write_run(path: Path, truth: Constants, part: str) -> Path:
@@ -205,6 +249,7 @@ def write_run(path: Path, truth: Constants, part: str) -> Path:
         "dtype": "float16",
         "rounds": 9,
         "commit": "abc",
+        "date": "2030-01-01T00:00:00+00:00",
     }
     header |= {"device": {"name": "NVIDIA H200", "sms": 132}, "versions": versions, "candidates": candidates}
     lines: list[dict[str, Any]] = [header]
@@ -212,8 +257,10 @@ def write_run(path: Path, truth: Constants, part: str) -> Path:
     sample = Sample(distribution="log_uniform", low=128, high=8192, step=128, count=60, seed=1, part=part)
     for shape in sample.shapes():
         for index, split in enumerate((1, 2, 4, 8), 1):
-            m, n, k = (-(-size // block) for size, block in zip(shape, (128, 128, 64), strict=True))
-            work = cost.table([Work.of(Problem(*shape), (128, 128, 64), whole_waves(m, n, k, 132, split))])
+            m, n, k = shape
+            launch = Config(**config).replace(split=split, programs=132)
+            kernels = Kernels.of(variants.get("v09").card, [launch])
+            work = cost.work(m, n, k, (2 * k, 2 * n), 2, kernels, 132)
             us = float(cost.predict(np.array(dataclasses.astuple(truth)), work)[0]) * (1 + 0.02 * noise.normal())
             lines.append({"p": shape, "c": index, "s": "ok", "us": [us] * 3, "e": 1e-4})
     lines.append({"finished": {"wall_s": 1.0}})
@@ -226,7 +273,7 @@ def test_the_fit_finds_the_constants_behind_a_run(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["fit", "--results", str(tmp_path), "--out", str(tmp_path / "costs.json")])
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "costs.json").read_text())
-    assert data["provenance"]["run"] == read_run(path).id and data["provenance"]["fitted"]
+    assert data["provenance"]["runs"] == [read_run(path).id] and data["provenance"]["fitted"]
     (family,) = data["families"]
     assert family["log_error"] < 0.03 and family["rows"] == 240
     assert "tma" not in family["config"] and family["config"]["block"] == [128, 128, 64]
@@ -237,12 +284,12 @@ def test_the_fit_finds_the_constants_behind_a_run(tmp_path: Path) -> None:
 def test_shapes_that_are_reported_on_are_not_fitted_to(tmp_path: Path) -> None:
     path = write_run(tmp_path / "matmul_training-20300101-000000.jsonl", TRUTH, "report")
     with pytest.raises(InvalidExperiment, match="60 of its shapes are for reporting"):
-        fit.fit(read_run(path))
+        fit.fit([read_run(path)])
 
 
 def test_the_committed_constants_are_complete() -> None:
     data = json.loads(choice.COSTS.read_text())
-    assert data["provenance"].get("run") or data["provenance"]["fitted"] is False
+    assert data["provenance"].get("runs") or data["provenance"]["fitted"] is False
     for family in choice.families():
         assert all(value > 0 for value in dataclasses.astuple(family.constants))
 

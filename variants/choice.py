@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,18 +22,17 @@ import torch
 import variants
 from common import cost
 from common.card import Config, Precision
-from common.cost import Constants, Work
-from common.decomposition import WaveSchedule
+from common.cost import Constants, Kernels
 from common.errors import NoDevice, UnsupportedProblem
 from common.interpreter import interpreting
-from common.launcher import OUTPUTS, Prepared, Variant, architecture, plan, prepare, sms
+from common.launcher import OUTPUTS, Prepared, Variant, architecture, prepare, sms
 from common.problem import Problem
 from common.quick import QuickLaunch
 
 COSTS = Path(__file__).parent / "costs.json"
 PORTABLE = "v09_whole_waves"
 """The kernel that takes any tensors."""
-SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32)
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 """K ranges of a shared tile that are considered."""
 FIRST_TMA = 90
 """The first architecture that has the TMA; on others the same tile loads by pointers."""
@@ -44,11 +42,14 @@ MOST_KEPT = 8192
 
 @dataclass(frozen=True)
 class Family:
-    """A kernel with one tile: `config` without programs and split, programs an SM, and what is known of its time."""
+    """A kernel with one tile: `config` without programs and split, programs an SM, the most K ranges measured, whether
+    also on rows that start at multiples of a line, and what is known of its time."""
 
     variant: str
     config: Config
     programs_per_sm: int
+    most_split: int
+    aligned: bool
     constants: Constants
 
     def fits(self, arch: str, shared_memory: int) -> bool:
@@ -56,9 +57,10 @@ class Family:
 
         BLOCK_K is that of operands of 2 bytes; others have their own, of as many bytes.
         """
-        wanted = variants.get(self.variant).card.contract.architectures
+        card = variants.get(self.variant).card
+        wanted = card.contract.architectures
         block_m, block_n, block_k = self.config.block
-        stages = (block_m + block_n) * block_k * 2 * self.config.num_stages
+        stages = (block_m // card.ctas + block_n) * block_k * 2 * self.config.num_stages
         return (not wanted or arch in wanted) and stages <= shared_memory
 
 
@@ -91,32 +93,64 @@ def families() -> tuple[Family, ...]:
         changes = entry["config"] | {"block": tuple(entry["config"]["block"])}
         config = variants.get(entry["variant"]).card.default.replace(**changes)
         constants = Constants(**entry["constants"])
-        found.append(Family(entry["variant"], config, entry["programs_per_sm"], constants))
+        found.append(
+            Family(entry["variant"], config, entry["programs_per_sm"], entry["most_split"], entry["aligned"], constants)
+        )
     return tuple(found)
 
 
-def ranked(
-    problem: Problem, sm_count: int, arch: str, shared_memory: int, precision: Precision = "ieee"
-) -> list[Choice]:
-    """Every candidate that the GPU can run, soonest first."""
-    found, works, constants = [], [], []
-    for family, split in itertools.product(families(), SPLITS):
-        config = _for_dtype(family.config, problem, precision)
-        if _number(arch) < FIRST_TMA:
-            config = config.replace(tma=False)
+@dataclass(frozen=True)
+class Candidates:
+    """Every kernel, tile and split that a GPU can run, side by side."""
+
+    launches: list[tuple[Variant, Config]]
+    kernels: Kernels
+    constants: np.ndarray
+    aligned: np.ndarray
+
+
+@lru_cache(maxsize=64)
+def candidates(sm_count: int, arch: str, shared_memory: int, item_bytes: int, precision: Precision) -> Candidates:
+    """For a GPU and operands of so many bytes."""
+    launches, parts, constants, aligned = [], [], [], []
+    for family in families():
         if not family.fits(arch, shared_memory):
             continue
-        config = config.replace(programs=family.programs_per_sm * sm_count, split=split)
         variant = variants.get(family.variant)
-        schedule = plan(variant.card, problem.m, problem.n, problem.k, config, sm_count)
-        if not isinstance(schedule, WaveSchedule) or schedule.split != split:
-            continue
-        found.append((variant, config))
-        works.append(Work.of(problem, config.block, schedule))
-        constants.append([getattr(family.constants, name) for name in cost.NAMES])
-    times = cost.predict(np.array(constants).T, cost.table(works)) if found else np.empty(0)
-    order = np.argsort(times, kind="stable")
-    return [Choice(*found[i], float(times[i])) for i in order]
+        card = variant.card
+        clusters = card.decomposition == "cluster_ranges"
+        config = _for_item(family.config, item_bytes, precision)
+        config = config.replace(programs=None if clusters else family.programs_per_sm * (sm_count // card.ctas))
+        if _number(arch) < FIRST_TMA:
+            config = config.replace(tma=False)
+        splits = [s for s in SPLITS if s <= family.most_split and (not clusters or s in cost.IDLE_SMS)]
+        configs = [config.replace(split=split) for split in splits]
+        launches += [(variant, c) for c in configs]
+        parts.append(Kernels.of(card, configs))
+        constants += [[getattr(family.constants, name) for name in cost.NAMES]] * len(configs)
+        aligned += [family.aligned] * len(configs)
+    return Candidates(launches, Kernels.joined(parts), np.array(constants).T, np.array(aligned))
+
+
+def ranked(
+    problem: Problem,
+    sm_count: int,
+    arch: str,
+    shared_memory: int,
+    precision: Precision = "ieee",
+    row_bytes: tuple[int, int] | None = None,
+) -> list[Choice]:
+    """Every candidate that the GPU can run, soonest first. `row_bytes`: from one row of A, or of B, to the next; None
+    where both are contiguous."""
+    item, (m, n, k) = problem.torch_dtype.itemsize, (problem.m, problem.n, problem.k)
+    row_bytes = row_bytes or (k * item, n * item)
+    found = candidates(sm_count, arch, shared_memory, item, precision)
+    times = cost.predict(found.constants, cost.work(m, n, k, row_bytes, item, found.kernels, sm_count))
+    possible = cost.effective_split(m, n, k, found.kernels) == found.kernels.split
+    if all(step % cost.LINE == 0 for step in row_bytes):
+        possible &= found.aligned
+    order = np.argsort(np.where(possible, times, np.inf), kind="stable")[: possible.sum()]
+    return [Choice(*found.launches[i], float(times[i])) for i in order]
 
 
 def _number(arch: str) -> int:
@@ -124,10 +158,10 @@ def _number(arch: str) -> int:
     return int("".join(filter(str.isdecimal, arch)))
 
 
-def _for_dtype(config: Config, problem: Problem, precision: Precision) -> Config:
+def _for_item(config: Config, item_bytes: int, precision: Precision) -> Config:
     """BLOCK_K keeps its bytes, which shared memory and its rows are made for."""
     block_m, block_n, block_k = config.block
-    scaled = max(16, block_k * 2 // problem.torch_dtype.itemsize)
+    scaled = max(16, block_k * 2 // item_bytes)
     return config.replace(block=(block_m, block_n, scaled), precision=precision)
 
 
@@ -167,7 +201,7 @@ def _candidates(a: torch.Tensor, b: torch.Tensor, precision: Precision) -> list[
     dtype = str(a.dtype).removeprefix("torch.")
     problem = Problem(a.shape[0], b.shape[1], a.shape[1], dtype=dtype)
     portable = variants.get(PORTABLE)
-    default = _for_dtype(portable.card.default, problem, precision)
+    default = _for_item(portable.card.default, a.element_size(), precision)
     fallback = [Choice(portable, default, float("inf"))]
     if not problem.flops or interpreting():
         return fallback
@@ -176,7 +210,8 @@ def _candidates(a: torch.Tensor, b: torch.Tensor, precision: Precision) -> list[
         return [Choice(portable, default.replace(block=(64, 64, 16), num_warps=4, num_stages=3), float("inf"))]
     shared = torch.cuda.get_device_properties(a.device).shared_memory_per_block_optin
     best: dict[Any, Choice] = {}
-    for choice in ranked(problem, sms(a.device), architecture(a.device), shared, precision):
+    rows = tuple(max(x.stride()) * x.element_size() for x in (a, b))
+    for choice in ranked(problem, sms(a.device), architecture(a.device), shared, precision, rows):
         best.setdefault((choice.variant.name, choice.config.block), choice)
     small = default.replace(block=(64, 64, default.block[2]), num_warps=4, num_stages=3)
     return [*best.values(), Choice(portable, small, float("inf"))]
