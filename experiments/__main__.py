@@ -340,7 +340,7 @@ def regressions(
 
     Exit code 1 where a step failed; the others are done all the same.
     """
-    _require_gpu()
+    _require_gpu("`python -m experiments claims` prints the committed verdicts")
     from experiments.regressions import device_name, run_all
 
     folder = destination(out)
@@ -518,11 +518,11 @@ def _told(finished: rows.Run) -> str:
     return "\n".join(lines)
 
 
-def _require_gpu() -> None:
+def _require_gpu(instead: str = "`--device interpreter` checks correctness on the CPU, without speeds") -> None:
     import torch
 
     if not torch.cuda.is_available():
-        raise NoDevice("no NVIDIA GPU was found: `--device interpreter` checks correctness on the CPU, without speeds")
+        raise NoDevice(f"no NVIDIA GPU was found: {instead}")
 
 
 def main() -> None:

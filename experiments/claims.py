@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -335,7 +336,7 @@ class Claim(Strict):
     @field_validator("figure")
     @classmethod
     def _drawn(cls, name: str) -> str:
-        known = sorted(path.stem for path in FIGURES.glob("[a-z]*.py"))
+        known = _known_figures()
         if name not in known:
             raise ValueError(f"no figure {name!r}; nearest: {nearest(name, known)}")
         return name
@@ -399,6 +400,12 @@ class Claims(Strict):
 
 
 @lru_cache
+def _known_figures() -> tuple[str, ...]:
+    """Names of the modules that draw, without importing any."""
+    return tuple(sorted(path.stem for path in FIGURES.glob("*.py") if "\ndef draw(" in path.read_text()))
+
+
+@lru_cache
 def _known_sweeps() -> dict[str, Path]:
     return {path.stem: path for path in files(HERE)}
 
@@ -456,11 +463,15 @@ def _check_shapes(wanted: tuple[Shape, ...], shapes: frozenset[Shape], name: str
 
 
 def chosen_ids(names: Iterable[str]) -> list[str]:
-    """Claims by their numbers, in any case. Raises UnknownClaim with the nearest numbers."""
+    """Claims by their numbers, `c5` being C05. Raises UnknownClaim with the nearest numbers."""
+    found = []
     for name in names:
-        if name.upper() not in IDS:
-            raise UnknownClaim(f"no claim {name!r}; nearest: {nearest(name.upper(), IDS)}")
-    return [name.upper() for name in names]
+        number = re.fullmatch(r"[cC]?(\d{1,2})", name)
+        wanted = f"C{int(number[1]):02}" if number else name.upper()
+        if wanted not in IDS:
+            raise UnknownClaim(f"no claim {name!r}; nearest: {nearest(wanted, IDS)}")
+        found.append(wanted)
+    return found
 
 
 def load(path: Path = FILE) -> Claims:

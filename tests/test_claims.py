@@ -412,7 +412,7 @@ def test_the_command_prints_verdicts_and_their_machine() -> None:
 
 
 def test_the_command_prints_the_claims_that_are_named() -> None:
-    data = json.loads(CliRunner().invoke(app, ["claims", "c05", "C01", "--json"]).stdout)
+    data = json.loads(CliRunner().invoke(app, ["claims", "c5", "C01", "--json"]).stdout)
     assert [claim["id"] for claim in data["claims"]] == ["C01", "C05"]
     wrong = CliRunner().invoke(app, ["claims", "C17"])
     assert isinstance(wrong.exception, UnknownClaim) and "C16" in str(wrong.exception)
@@ -470,6 +470,14 @@ def test_regressions_rerun_everything_and_report_failures(tmp_path: Path) -> Non
     with pytest.raises(InvalidExperiment, match="nearest: waves"):
         regressions.steps(tmp_path, "wavse")
     assert [name for name, _ in regressions.steps(tmp_path, "waves,facts")] == ["waves", "facts"]
+    copied(tmp_path)
+    done.clear()
+    told: list[str] = []
+    regressions.run_all(tmp_path, None, told.append, run)
+    assert done == [name for name in names if name not in ("compiled", "interpreted")]
+    assert any("compiled needs no GPU and is there" in line for line in told)
+    regressions.run_all(tmp_path, "compiled", told.append, run)
+    assert done[-1] == "compiled"
     with pytest.raises(KeyboardInterrupt):
         regressions.run_all(tmp_path, None, lambda text: None, lambda command: 130)
 
@@ -478,7 +486,7 @@ def test_regressions_end_with_a_failure_and_show_this_gpus_rows_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied(tmp_path)
-    monkeypatch.setattr("experiments.__main__._require_gpu", lambda: None)
+    monkeypatch.setattr("experiments.__main__._require_gpu", lambda instead: None)
     monkeypatch.setattr(regressions, "device_name", lambda: "GPU three")
     for failed, code in (([], 0), (["waves"], 1)):
         monkeypatch.setattr(regressions, "run_all", lambda *told, failed=failed: failed)
