@@ -400,7 +400,8 @@ def _print_answers(found: list[Any]) -> None:
     for column in ("claim", "what is asked", "on", "thread", "here", "verdict"):
         shown.add_column(column, no_wrap=column == "claim")
     for answer in found:
-        shown.add_row(answer.claim.id, answer.claim.statement, "", answer.claim.numbers, "", answer.verdict)
+        went = "\n".join(f"in compiled code: {text}" for text in verdicts.gone(answer))
+        shown.add_row(answer.claim.id, answer.claim.statement, "", answer.claim.numbers, went, answer.verdict)
         for mark, outcomes in (("*", answer.deciding), ("-", verdicts.others(answer))):
             for outcome in outcomes:
                 claimed = f"{outcome.claimed:g}" if outcome.claimed else ""

@@ -101,11 +101,11 @@ class Answer:
         """Plain data, for `--json`."""
         about = self.claim.model_dump(exclude={"tests"})
         verdicts = {o.half or "all": o.verdict for o in self.deciding}
-        compilers = by_compiler(self)
+        compilers = {"compilers": by_compiler(self), "gone": gone(self)}
         return about | {
             "verdict": self.verdict,
             "verdicts": verdicts,
-            "compilers": compilers,
+            **compilers,
             "tests": [asdict(o) for o in self.outcomes],
         }
 
@@ -554,11 +554,27 @@ QUANTITIES = {
 def by_compiler(answer: Answer) -> list[str]:
     """For each compiled kernel that a claim asks about, what every version of Triton made of it, and which one made an
     effect go."""
+    return [f"{', '.join(what)}: {shown}" + (f" ({note})" if note else "") for what, shown, note in _compiled(answer)]
+
+
+def gone(answer: Answer) -> list[str]:
+    """Between which two versions of Triton an effect in the compiled code went, each once."""
+    return list(dict.fromkeys(f"{what[0]}: {note}" for what, _, note in _compiled(answer) if note))
+
+
+def _compiled(answer: Answer) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Each compiled kernel that a claim asks about, its values by version, and when an effect went."""
     groups: dict[tuple[str, ...], list[tuple[str, Outcome]]] = {}
+    rules: dict[tuple[str, ...], str] = {}
     for test, outcome in answer.pairs():
         if isinstance(test.measure, Compiled) and outcome.shown:
-            groups.setdefault(_about(test, test.measure), []).append((test.measure.triton[0], outcome))
-    return [f"{', '.join(what)}: {_by_version(found)}" for what, found in groups.items()]
+            what = _about(test, test.measure)
+            groups.setdefault(what, []).append((test.measure.triton[0], outcome))
+            rules[what] = test.rule
+    for what, found in groups.items():
+        found.sort(key=lambda pair: Version(pair[0]))
+        shown = "; ".join(f"{version}: {_brief(outcome)}" for version, outcome in found)
+        yield what, shown, _when_gone(rules[what], [pair for pair in found if pair[1].verdict != "not testable here"])
 
 
 def _about(test: Test, measure: Compiled) -> tuple[str, ...]:
@@ -572,22 +588,26 @@ def _about(test: Test, measure: Compiled) -> tuple[str, ...]:
     return f"{QUANTITIES[measure.quantity]} of {kernel}", target, *launch
 
 
-def _by_version(found: list[tuple[str, Outcome]]) -> str:
-    """Values by version and, where a claim held up to one version and no longer from the next on, or most of the effect
-    went, between which two."""
-    found = sorted(found, key=lambda pair: Version(pair[0]))
-    shown = "; ".join(f"{version}: {_brief(outcome)}" for version, outcome in found)
-    known = [(version, outcome) for version, outcome in found if outcome.verdict != "not testable here"]
-    held = [outcome.verdict.startswith("reproduced") for _, outcome in known]
+GONE = {
+    "equal": "equal up to Triton {}, no longer from {} on",
+    "fails": "fails up to Triton {}, compiles from {} on",
+}
+"""What to say, by rule, where a claim about compiled code held up to one version."""
+
+
+def _when_gone(rule: str, found: list[tuple[str, Outcome]]) -> str:
+    """Where a claim held up to one version and no longer from the next on, or most of the effect went: which two."""
+    held = [outcome.verdict.startswith("reproduced") for _, outcome in found]
     changes = [i for i in range(1, len(held)) if held[i] != held[i - 1]]
     if len(changes) == 1 and held[0]:
-        return f"{shown} (gone between {known[changes[0] - 1][0]} and {known[changes[0]][0]})"
-    sizes = [_size(outcome) for _, outcome in known]
+        return GONE.get(rule, "gone between Triton {} and {}").format(found[changes[0] - 1][0], found[changes[0]][0])
+    sizes = [_size(outcome) for _, outcome in found]
     for i in range(1, len(sizes)):
         before, after = sizes[i - 1], sizes[i]
         if not changes and before is not None and after is not None and 0 < 2 * after < before:
-            return f"{shown} (most of it gone between {known[i - 1][0]} and {known[i][0]})"
-    return shown
+            what = "in both, most" if rule == "equal" else "most of it"
+            return f"{what} gone between Triton {found[i - 1][0]} and {found[i][0]}"
+    return ""
 
 
 def _size(outcome: Outcome) -> float | None:

@@ -22,6 +22,7 @@ def render(results: Path) -> str:
         stated = f"**{claim.id}** {claim.statement} ([figure](figures/{claim.figure}.svg))"
         decided = "<br>".join(_told(outcome, "; ") for outcome in answer.deciding)
         verdict = "<br>".join(f"{o.half}: **{o.verdict}**" if o.half else f"**{o.verdict}**" for o in answer.deciding)
+        verdict += "".join(f"<br>in compiled code, {text}" for text in verdicts.gone(answer))
         lines.append(_line([stated, f"{claim.place}: {claim.numbers}", decided, verdict, _more(answer)]))
     where = "; ".join(machines) or "nothing yet"
     notes = [f"Measured on: {where}. Intervals: 95 % bootstrap, in pairs. {verdicts.BAND.capitalize()}, by every rule."]
@@ -36,7 +37,8 @@ def _told(outcome: Outcome, between: str) -> str:
 
 def _more(answer: Answer) -> str:
     others = [f"{o.name} ({o.about}): {o.told or o.reason}: {o.verdict}" for o in verdicts.others(answer)]
-    return "<br>".join([*verdicts.by_compiler(answer), *others])
+    lines = [*verdicts.by_compiler(answer), *others]
+    return f"<details><summary>{len(lines)} more</summary>{'<br>'.join(lines)}</details>" if lines else ""
 
 
 def facts_told(document: Document) -> str:

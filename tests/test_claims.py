@@ -361,17 +361,19 @@ def test_a_claim_about_a_gpu_that_is_not_here_says_so_with_its_compiled_code() -
 def test_a_verdict_names_the_compiler_where_an_effect_went() -> None:
     known = answers_by_id()
     for name, words in (
-        ("C01", "most of it gone between 2.1.0 and 3.6.0"),
-        ("C02", "most of it gone between 2.1.0 and 3.6.0"),
-        ("C03", "gone between 2.1.0 and 3.6.0"),
-        ("C04", "gone between 2.1.0 and 3.6.0"),
-        ("C14", "most of it gone between 2.1.0 and 3.6.0"),
-        ("C15", "most of it gone between 2.1.0 and 3.6.0"),
+        ("C01", "most of it gone between Triton 2.1.0 and 3.6.0"),
+        ("C02", "most of it gone between Triton 2.1.0 and 3.6.0"),
+        ("C03", "gone between Triton 2.1.0 and 3.6.0"),
+        ("C04", "equal up to Triton 2.1.0, no longer from 3.6.0 on"),
+        ("C07", "fails up to Triton 2.1.0, compiles from 3.6.0 on"),
+        ("C14", "in both, most gone between Triton 2.1.0 and 3.6.0"),
+        ("C15", "in both, most gone between Triton 2.1.0 and 3.6.0"),
     ):
         lines = verdicts.by_compiler(known[name])
-        assert any("sm_80" in line and words in line for line in lines), name
-        printed = " ".join(CliRunner().invoke(app, ["claims", name]).output.split())
-        assert "between" in printed and "2.1.0" in printed, name
+        assert any("sm_80" in line and words in line for line in lines), f"{name}: {lines}"
+        assert any(line.endswith(f": {words}") for line in verdicts.gone(known[name]))
+        assert "in compiled code: " in CliRunner().invoke(app, ["claims", name]).output, name
+    assert verdicts.gone(known["C05"]) == verdicts.gone(known["C16"]) == []
 
 
 def test_the_scratchpad_is_decided_on_the_whole_population_and_says_what_reverses_it() -> None:
