@@ -16,7 +16,8 @@ RESIDENT_PER_SM = 2
 """Programs an SM: what the registers of a 128x128 tile allow."""
 TWO_PARTS = ("8.0", "9.0")
 """Compute capabilities whose L2 is two partitions that each serve the SMs next to them, so that what all SMs read is
-held twice (NVIDIA A100 Tensor Core GPU Architecture whitepaper, "A100 L2 cache"; H100's is described the same way)."""
+held twice: the A100's by its architecture whitepaper; the H200's is taken to be alike, and its counters bear that out
+(half as much cache where all SMs read the same)."""
 
 
 @dataclass(frozen=True)
