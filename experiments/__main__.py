@@ -146,6 +146,9 @@ def stress(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="processes at a time, one a variant")] = 4,
     limit: Annotated[float, typer.Option(help="seconds of silence after which a process is killed")] = 60.0,
+    sanitizer_limit: Annotated[
+        float, typer.Option(min=1, help="seconds for everything that the sanitizer does")
+    ] = 240.0,
     seed: Annotated[int, typer.Option(help="of the problems and inputs")] = 0,
     out: Out = None,
     device: Annotated[
@@ -176,7 +179,7 @@ def stress(
         if set(wanted) & set(MODES):
             paths.append(record(work, folder, dry_run=device == "interpreter", asked=asked))
         if SANITIZER in wanted and device == "cuda":
-            found = sanitized([task.variant for task in work.tasks], work.notice)
+            found = sanitized([task.variant for task in work.tasks], work.notice, sanitizer_limit)
             paths.append(documents.write(folder, SANITIZER, documents.header(), found))
     except KeyboardInterrupt:
         print(f"interrupted: what was done is in {folder / 'stress.jsonl'}", file=sys.stderr)

@@ -30,7 +30,8 @@ TOOLS = ("memcheck", "synccheck", "racecheck")
 """Of compute-sanitizer; racecheck sees shared memory only."""
 SANITIZER = "sanitizer"
 """A mode beside those of the children."""
-SANITIZER_SECONDS = 240
+SANITIZER_SECONDS = 240.0
+"""For everything that compute-sanitizer does, unless said otherwise."""
 FOUND_ERRORS = 23
 """compute-sanitizer's exit code where it found something, to be told from a program's own."""
 Notice = Callable[[str], None]
@@ -115,8 +116,9 @@ class Stress:
         child.process.join(10)
 
 
-def sanitized(names: list[str], notice: Notice) -> list[dict[str, Any]]:
-    """A row for each of compute-sanitizer's tools and each variant, on one small problem."""
+def sanitized(names: list[str], notice: Notice, seconds: float = SANITIZER_SECONDS) -> list[dict[str, Any]]:
+    """A row for each of compute-sanitizer's tools and each variant, on one small problem, all within `seconds`."""
+    end = time.monotonic() + seconds
     program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
     if program is None:
         notice("compute-sanitizer is not installed: its rows say so")
@@ -126,21 +128,27 @@ def sanitized(names: list[str], notice: Notice) -> list[dict[str, Any]]:
             for name in names
         ]
     with ThreadPoolExecutor(len(TOOLS)) as pool:
-        found = pool.map(lambda tool: _with_tool(program, tool, names, notice), TOOLS)
+        found = pool.map(lambda tool: _with_tool(program, tool, names, notice, end), TOOLS)
         return [row for rows in found for row in rows]
 
 
-def _with_tool(program: str, tool: str, names: list[str], notice: Notice) -> list[dict[str, Any]]:
-    """All variants in one process; where that is not clean, each in its own, to see whose fault it is."""
-    status, summary = _watched(program, tool, names)
+def _with_tool(program: str, tool: str, names: list[str], notice: Notice, end: float) -> list[dict[str, Any]]:
+    """All variants in one process; where that is not clean, each in its own, to see whose fault it is.
+
+    The first has half of the time that is left, so that some remains for the others.
+    """
+    left = end - time.monotonic()
+    status, summary = _watched(program, tool, names, left / 2 if len(names) > 1 else left)
     notice(f"{tool}: {status} {summary}")
     if status != "clean" and len(names) > 1:
-        return [row for name in names for row in _with_tool(program, tool, [name], notice)]
+        return [row for name in names for row in _with_tool(program, tool, [name], notice, end)]
     shared = {"mode": SANITIZER, "tool": tool, "status": status, "summary": summary, "launches": 1}
     return [{**shared, "variant": name} for name in names]
 
 
-def _watched(program: str, tool: str, names: list[str]) -> tuple[str, str]:
+def _watched(program: str, tool: str, names: list[str], seconds: float) -> tuple[str, str]:
+    if seconds <= 0:
+        return "timeout", "no time was left for it"
     command = [program, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS), sys.executable]
     command += ["-m", "experiments.stress_child", *names]
     # In a session of its own: the tool starts the program that holds the GPU, and both must go.
@@ -148,11 +156,11 @@ def _watched(program: str, tool: str, names: list[str]) -> tuple[str, str]:
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     try:
-        text, _ = process.communicate(timeout=SANITIZER_SECONDS)
+        text, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         text, _ = process.communicate()
-        return "timeout", f"not over after {SANITIZER_SECONDS} s: {_last_line(text)}"
+        return "timeout", f"not over after {seconds:.0f} s: {_last_line(text)}"
     lines = [line for line in text.splitlines() if "SUMMARY" in line]
     found = lines[-1].strip("= ") if lines else _last_line(text)
     if process.returncode == 0 and lines:

@@ -133,6 +133,17 @@ def test_a_sanitizers_error_is_laid_to_one_variant(tmp_path: Path, monkeypatch: 
     assert found[("synccheck", "v06")] == "clean" and found[("racecheck", "v05")] == "failed"
 
 
+def test_a_sanitizer_that_does_not_end_is_stopped_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    began = time.monotonic()
+    rows = stress.sanitized(["v05", "v06"], lambda _: None, seconds=1.0)
+    assert time.monotonic() - began < 20
+    assert len(rows) == 6 and {row["status"] for row in rows} == {"timeout"}
+
+
 def test_without_the_sanitizer_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stress.shutil, "which", lambda _: None)
     assert {row["status"] for row in stress.sanitized(["v05"], lambda _: None)} == {"unavailable"}
