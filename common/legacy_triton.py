@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -70,9 +71,12 @@ def compile_call(call: KernelCall, architecture: Architecture, ptxas: str) -> Co
         raise UnsupportedProblem(f"Triton {triton.__version__} compiles for sm_80 and sm_86, not {architecture.name}")
     signature, constants, config = _specialised(call)
     options = {name: call.options[name] for name in ("num_warps", "num_stages")}
-    made = _without_launcher()(
-        call.kernel, signature=signature, constants=constants, configs=[config], cc=architecture.number, **options
-    )
+    # A cache of its own: 2.0.0's key leaves out the architecture, so what it made for one would be taken for another.
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        made = _without_launcher()(
+            call.kernel, signature=signature, constants=constants, configs=[config], cc=architecture.number, **options
+        )
     texts = {stage: made.asm[stage] for stage in ("ttir", "ttgir", "llir", "ptx")}
     image, log = _assemble(texts["ptx"], architecture, ptxas)
     shared = made.metadata["shared"]
@@ -117,10 +121,15 @@ def _specialised(call: KernelCall) -> tuple[dict[int, str], dict[int, Any], Any]
 
 
 def _assemble(ptx: str, architecture: Architecture, ptxas: str) -> tuple[bytes, str]:
-    """The cubin and what `ptxas -v` says, by the assembler of this Triton's wheel with the options it uses."""
+    """The cubin and what `ptxas -v` says, by the assembler of this Triton's wheel with the options it uses.
+
+    Raises RuntimeError with its words where it refuses.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source, image = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         source.write_text(re.sub(r"\x00", "", ptx))
         command = [ptxas, "-v", f"--gpu-name={architecture.name}", str(source), "-o", str(image)]
-        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-        return image.read_bytes(), log
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"ptxas ended with code {done.returncode}: {done.stderr.strip()}")
+        return image.read_bytes(), done.stderr
