@@ -116,6 +116,6 @@ def compile_variant(
     `common.compiled` does it in parallel and keeps what it made. Raises UnsupportedProblem for an unknown architecture
     or a language that this Triton does not compile, and what `compile_call` raises.
     """
-    require_language(variant)
+    require_language(variant.name, variant.card)
     gpu, config = architecture(target), config or variant.card.default
     return [compile_call(call, gpu) for call in recorded_calls(variant, *size, config, gpu.limits.sms)]

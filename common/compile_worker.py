@@ -35,6 +35,7 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
         texts = compile_job(job, found)
     except Exception as error:
         found.status, found.error = "failed", reason(error)
+        found.retry = "code -9" in str(error)  # the assembler was killed
         texts = {"error": traceback.format_exc()}
     with gzip.open(job["texts"], "wt", compresslevel=3) as file:
         json.dump(texts, file)
@@ -54,10 +55,11 @@ def compile_job(job: dict[str, Any], found: Any) -> dict[str, str]:
     """Compile the job's kernel and fill its record; returns the texts by level."""
     from common import compilation, inspection, legacy_triton
     from common.architectures import architecture
-    from common.card import Config
-    from common.launcher import Variant
+    from common.card import Config, read_card
+    from common.launcher import Variant, require_language
 
     path, target = Path(job["path"]), architecture(job["architecture"])
+    require_language(job["variant"], read_card(path.read_text()))
     module = legacy_triton.load(path, job["triton"]) if job["legacy"] else _load(path)
     config = Config(**job["config"] | {"block": tuple(job["config"]["block"])})
     calls = compilation.recorded_calls(Variant(job["variant"], module), *job["size"], config, target.limits.sms)

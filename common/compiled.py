@@ -5,6 +5,7 @@ Neither this module nor what it imports loads torch or Triton: an answer from th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import gzip
@@ -176,6 +177,7 @@ class _Workers:
         self.total, self.progress = len(jobs), progress
         self.done: dict[Job, Inspection] = {}
         self.failure: BaseException | None = None
+        self.workers: list[_Worker] = []
         self.stopping = threading.Event()
         self.lock = threading.Lock()
 
@@ -188,8 +190,13 @@ class _Workers:
             while any(thread.is_alive() for thread in threads):
                 for thread in threads:
                     thread.join(0.05)
-        finally:
+        except BaseException:
             self.stopping.set()
+            for worker in self.workers:
+                worker.kill()
+            for thread in threads:
+                thread.join(2)
+            raise
         if self.failure is not None:
             raise self.failure
         return self.done
@@ -206,10 +213,13 @@ class _Workers:
                     if worker is not None:
                         worker.close()
                     worker = _Worker(job.triton)
+                    self.workers.append(worker)
                 record = worker.ask(job)
                 if worker.process.poll() is not None:
+                    worker.close()
                     worker = None
-                self._store(job, record)
+                if not self.stopping.is_set():
+                    self._store(job, record)
         except BaseException as error:  # handed to the thread that waits
             self.failure = error
             self.stopping.set()
@@ -238,7 +248,7 @@ class _Worker:
         environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
         environment["PYTHONPATH"] = os.pathsep.join([*path, str(HERE.parent)])
         self.scratch = tempfile.TemporaryDirectory(prefix="stream-k-zoo-")
-        environment["TRITON_CACHE_DIR"] = self.scratch.name
+        environment["TRITON_CACHE_DIR"] = environment["TMPDIR"] = self.scratch.name
         self.errors = Path(self.scratch.name, "errors")
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -249,6 +259,7 @@ class _Worker:
                 text=True,
                 env=environment,
                 cwd=HERE.parent,
+                start_new_session=True,  # Ctrl-C would end its assembler, and that would pass for a failure
             )
 
     def ask(self, job: Job) -> Inspection:
@@ -271,7 +282,7 @@ class _Worker:
         record = Inspection(job.variant, job.kernel, job.architecture, job.triton, config, status="failed")
         word = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         record.error = f"the compiler ended with {word}: {self._last_words(said_before)}"
-        record.retry = code == -signal.SIGKILL
+        record.retry = code in (-signal.SIGKILL, -signal.SIGTERM)
         with gzip.open(job.texts_file, "wt") as file:
             json.dump({"error": record.error}, file)
         return record
@@ -283,9 +294,14 @@ class _Worker:
         lines = said.split("\n")
         return (found[0] if found else next((line for line in reversed(lines) if line.strip()), "no word"))[:160]
 
+    def kill(self) -> None:
+        """End the process and the assemblers that it started, at once."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def close(self) -> None:
         """End the process and remove its files."""
-        if self.process.stdin:
+        with contextlib.suppress(OSError):
             self.process.stdin.close()
         try:
             self.process.wait(timeout=2)

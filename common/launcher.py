@@ -429,7 +429,7 @@ def _check_warpgroups(variant: Variant, config: Config) -> None:
 
 def _check_operands(variant: Variant, a: torch.Tensor, b: torch.Tensor, config: Config) -> None:
     contract = variant.card.contract
-    require_language(variant)
+    require_language(variant.name, variant.card)
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise UnsupportedProblem(f"A {tuple(a.shape)} and B {tuple(b.shape)}: (M, K) and (K, N) are needed")
     if a.device != b.device:
@@ -462,17 +462,15 @@ def has_language(card: Card) -> bool:
     return card.language != "gluon" or Version(triton.__version__) >= Version(GLUON_TRITON)
 
 
-def require_language(variant: Variant) -> None:
+def require_language(name: str, card: Card) -> None:
     """Raise UnsupportedProblem where this process cannot compile the variant's language."""
-    if not has_language(variant.card):
+    if not has_language(card):
         raise UnsupportedProblem(
-            f"{variant.name} is written in Gluon as of Triton {GLUON_TRITON}; this is {triton.__version__}: "
+            f"{name} is written in Gluon as of Triton {GLUON_TRITON}; this is {triton.__version__}: "
             "install a newer Triton, or use v09"
         )
-    if variant.card.language == "gluon" and interpreter.interpreting():
-        raise UnsupportedProblem(
-            f"{variant.name} is written in Gluon, which has no interpreter; v09 can be interpreted"
-        )
+    if card.language == "gluon" and interpreter.interpreting():
+        raise UnsupportedProblem(f"{name} is written in Gluon, which has no interpreter; v09 can be interpreted")
 
 
 def _check_layout(variant: Variant, name: str, x: torch.Tensor, config: Config) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -250,6 +258,67 @@ def test_a_kernel_that_does_not_compile_is_a_record_with_the_reason(own_cache: P
     (record,) = compiled.inspect([dataclasses.replace(good, path=broken)])
     assert record.status == "failed" and "no_such_thing" in record.error
     assert record.registers == 0
+
+
+def test_an_interrupted_command_keeps_no_failure_and_leaves_no_files(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, variants\nfrom common import compiled\nfrom common.architectures import ARCHITECTURES\n"
+        f"compiled.CACHE = pathlib.Path({str(tmp_path)!r}, 'kernels')\n"
+        "jobs = compiled.jobs_of('v05', variants.source_path('v05'), [ARCHITECTURES['sm_80']])\n"
+        "print('ready', flush=True)\ncompiled.inspect(jobs)\n"
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TMPDIR": str(scratch)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout and process.stdout.readline() == b"ready\n"
+    deadline = time.monotonic() + 60
+    while not list(scratch.glob("stream-k-zoo-*/*/*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert process.poll() is None, "it was done before it was interrupted"
+    compilers = with_in_environment(str(scratch)) - {process.pid}
+    assert compilers and all(os.getsid(pid) != process.pid for pid in compilers), "Ctrl-C would reach an assembler"
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(timeout=20) != 0
+    assert not with_in_environment(str(scratch)), "a compiler goes on"
+    assert list(scratch.iterdir()) == []
+    kept = [json.loads(path.read_text()) for path in tmp_path.glob("kernels/*.json")]
+    assert all(record["status"] == "ok" for record in kept)
+
+
+def with_in_environment(word: str) -> set[int]:
+    """Living processes whose environment holds a word."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            found |= {int(path.parent.name)} if word.encode() in path.read_bytes() else set()
+    return found
+
+
+def test_an_old_triton_never_finds_what_it_made_for_another_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    from common import legacy_triton
+    from common.launcher import KernelCall
+
+    places: list[str] = []
+
+    def compiler(*_: object, **__: object) -> SimpleNamespace:
+        places.append(os.environ["TRITON_CACHE_DIR"])
+        assert not os.listdir(places[-1])
+        Path(places[-1], "made").touch()
+        texts = dict.fromkeys(("ttir", "ttgir", "llir", "ptx"), "")
+        return SimpleNamespace(asm=texts, metadata={"shared": 0, "name": "toy"})
+
+    monkeypatch.setattr(legacy_triton, "_specialised", lambda call: ({}, {}, None))
+    monkeypatch.setattr(legacy_triton, "_without_launcher", lambda: compiler)
+    monkeypatch.setattr(legacy_triton, "_assemble", lambda *_: (b"", ""))
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    call = KernelCall(lambda: None, 1, (), {"num_warps": 4, "num_stages": 3})
+    for arch in ("sm_86", "sm_80"):
+        legacy_triton.compile_call(call, architecture(arch), "ptxas")
+    assert len(set(places)) == 2
 
 
 def test_a_record_survives_being_written() -> None:
