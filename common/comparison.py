@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from common.compiled import LEVELS, Job
 from common.errors import UnsupportedProblem, nearest
 from common.inspection import Inspection
 from common.machine_code import KINDS
-from common.normalise import Line, normalise
+from common.normalise import NAMED_ONCE, Line, named_alike, normalise
 from common.source_diff import FunctionDiff
 
 TEXT_LEVELS = ("source", *LEVELS)
@@ -40,6 +41,10 @@ MEASURES: dict[str, Callable[[Inspection], int]] = {
 }
 """What the resource table shows: name and unit, and how it is read from a record. Bytes are B; of a thread for stack
 and spills, of a program for shared memory."""
+
+
+ACCESSES = ("global_load", "global_store", "async_copy", "atomic", "reduction", "fence", "cache_invalidation")
+"""Kinds of instructions that are compared one by one, by width or by operation and scope."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,13 @@ class KernelPair:
         a, b = (record.hot_mix if record else {} for record in (self.a, self.b))
         return {kind: (a.get(kind, 0), b.get(kind, 0)) for kind in KINDS if a.get(kind) or b.get(kind)}
 
+    def accesses(self) -> dict[str, tuple[int, int]]:
+        """Instructions of ACCESSES by width or by operation and scope; only those that differ."""
+        a, b = (record.details if record else {} for record in (self.a, self.b))
+        found = sorted({*a, *b}, key=lambda detail: (KINDS.index(detail.split(" ")[0]), detail))
+        pairs = {detail: (a.get(detail, 0), b.get(detail, 0)) for detail in found if detail.split(" ")[0] in ACCESSES}
+        return {detail: pair for detail, pair in pairs.items() if self.both_ok and pair[0] != pair[1]}
+
     def deltas(self) -> dict[str, int]:
         """Second minus first, of the measures that differ."""
         return {n: b - a for n, (a, b) in self.measures().items() if a is not None and b is not None and a != b}
@@ -117,18 +129,18 @@ class TextDiff:
 
     @property
     def renamed(self) -> int:
-        """Lines that are the same instruction on other names."""
+        """Lines that are the same instruction on other registers, at the levels that use registers again."""
         equal = ((i1, i2, j1) for tag, i1, i2, j1, _ in self.chunks if tag == "equal")
         return sum(self.a[i].text != self.b[j1 + i - i1].text for i1, i2, j1 in equal for i in range(i1, i2))
 
     @property
     def status(self) -> str:
         if not self.size:
-            return "equal but for names" if self.renamed else "equal"
+            return "equal but for registers" if self.renamed else "equal"
         return "different"
 
     def unified(self, context: int = source_diff.CONTEXT) -> list[str]:
-        """In the form of `diff -u`; lines that differ in names alone count as equal."""
+        """In the form of `diff -u`; lines that differ in registers alone count as equal."""
         lines: list[str] = []
         last = len(self.chunks) - 1
         for number, (tag, i1, i2, j1, j2) in enumerate(self.chunks):
@@ -139,14 +151,15 @@ class TextDiff:
             tail = context if number != last else 0
             shown = [f" {line.text}" for line in self.a[i1:i2]]
             if len(shown) > head + tail:
-                shown = [*shown[:head], f"@@ {len(shown) - head - tail} equal lines @@", *shown[len(shown) - tail :]]
+                folded = len(shown) - head - tail
+                shown = [*shown[:head], f"@@ {folded} equal line{'s'[: folded > 1]} @@", *shown[len(shown) - tail :]]
             lines += shown
         return lines
 
 
 @dataclass
 class Comparison:
-    """Everything that `diff` shows. `texts` holds the levels that were asked for."""
+    """Everything that `diff` shows. `texts` holds the levels that were asked for, `notes` what was left out of it."""
 
     a: Side
     b: Side
@@ -154,6 +167,7 @@ class Comparison:
     functions: list[FunctionDiff]
     pairs: list[KernelPair]
     texts: list[TextDiff] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
@@ -172,6 +186,7 @@ class Comparison:
             "b": self.b.name,
             "triton": [self.a.triton, self.b.triton],
             "empty": self.is_empty,
+            "notes": self.notes,
             "card": [{"field": name, "a": a, "b": b} for name, a, b in self.card],
             "functions": [
                 {"name": f.name, "kernel": f.is_kernel, "status": f.status, "size": f.size, "diff": f.unified()}
@@ -185,6 +200,7 @@ class Comparison:
                     "b": pair.b and pair.b.as_dict(),
                     "deltas": pair.deltas(),
                     "hot_mix_deltas": {kind: b - a for kind, (a, b) in pair.hot_mix().items() if a != b},
+                    "access_deltas": {detail: b - a for detail, (a, b) in pair.accesses().items()},
                 }
                 for pair in self.pairs
             ],
@@ -244,15 +260,10 @@ def compare(
 ) -> Comparison:
     """Compare two variants on each architecture, compiling what the cache does not hold.
 
-    Architectures for which one of them was not written are left out. Raises UnsupportedProblem where none is left.
+    Architectures for which one of them was not written are left out, with a note. Raises UnsupportedProblem where none
+    is left.
     """
-    cards = {side.name: side.card for side in (a, b)}
-    for name, card in cards.items():
-        left = [target for target in targets if compiled.written_for(card, target.name)]
-        if not left:
-            written = ", ".join(card.contract.architectures)
-            raise UnsupportedProblem(f"{name} is written for {written} alone, not for {targets[0].name}")
-        targets = left
+    targets, notes = _written_for_both(a, b, targets)
     matched = kernel_names(a.card, b.card)
     needs = "resources" in levels or any(level in LEVELS for level in levels)
     jobs = [
@@ -272,10 +283,25 @@ def compare(
             pairs.append(pair)
             if pair.both_ok:
                 texts += [_text_diff(level, pair, first, second, target) for level in levels if level in LEVELS]
+    if "ptx" in levels:
+        notes += [f"{target.name} has no ptx" for target in targets if target.backend != "cuda"]
     texts = [text for text in texts if text is not None]
-    return Comparison(
-        a, b, source_diff.card_differences(a.card, b.card), source_diff.function_diffs(a.source, b.source), pairs, texts
-    )
+    cards, functions = source_diff.card_differences(a.card, b.card), source_diff.function_diffs(a.source, b.source)
+    return Comparison(a, b, cards, functions, pairs, texts, notes)
+
+
+def _written_for_both(a: Side, b: Side, targets: list[Architecture]) -> tuple[list[Architecture], list[str]]:
+    """The architectures that both variants were written for, and a line for those that are left out."""
+    notes = []
+    for side in (a, b):
+        left = [target for target in targets if compiled.written_for(side.card, target.name)]
+        alone = f"{side.name} is written for {', '.join(side.card.contract.architectures)} alone"
+        if not left:
+            raise UnsupportedProblem(f"{alone}, not for {targets[0].name}")
+        if out := [target.name for target in targets if target not in left]:
+            notes.append(f"{alone}: {', '.join(out)} left out")
+        targets = left
+    return targets, notes
 
 
 def _text_diff(level: str, pair: KernelPair, a: Job | None, b: Job | None, target: Architecture) -> TextDiff | None:
@@ -284,6 +310,30 @@ def _text_diff(level: str, pair: KernelPair, a: Job | None, b: Job | None, targe
     first, second = compiled.texts(a), compiled.texts(b)
     if level not in first or level not in second:
         return None  # AMD has no PTX
-    one, two = (tuple(normalise(text[level], level, target.backend)) for text in (first, second))
+    one, two = (normalise(text[level], level, target.backend) for text in (first, second))
+    return text_diff(level, pair.title, target.name, one, two)
+
+
+def text_diff(level: str, title: str, architecture: str, one: list[Line], two: list[Line]) -> TextDiff:
+    """Two normalised texts compared; where names are given once, a line with other operands differs."""
     chunks = source_diff.opcodes([line.shape for line in one], [line.shape for line in two])
-    return TextDiff(level, pair.title, target.name, one, two, tuple(chunks))
+    if level in NAMED_ONCE:
+        same = [(i1 + k, j1 + k) for tag, i1, i2, j1, _ in chunks if tag == "equal" for k in range(i2 - i1)]
+        two = named_alike(one, two, same, level)
+        chunks = [part for chunk in chunks for part in _by_text(one, two, chunk)]
+    return TextDiff(level, title, architecture, tuple(one), tuple(two), tuple(chunks))
+
+
+def _by_text(
+    a: list[Line], b: list[Line], chunk: tuple[str, int, int, int, int]
+) -> list[tuple[str, int, int, int, int]]:
+    """A chunk of equal shapes cut into lines of equal text and lines with other operands; any other chunk as it is."""
+    tag, i1, i2, j1, _ = chunk
+    if tag != "equal":
+        return [chunk]
+    parts, start = [], 0
+    for equal, run in groupby(a[i].text == b[j1 + i - i1].text for i in range(i1, i2)):
+        stop = start + len(list(run))
+        parts.append(("equal" if equal else "replace", i1 + start, i1 + stop, j1 + start, j1 + stop))
+        start = stop
+    return parts

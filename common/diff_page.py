@@ -12,14 +12,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pygments import lex
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
-from pygments.token import STANDARD_TYPES
+from pygments.token import STANDARD_TYPES, Error
 
 from common.comparison import Comparison, KernelPair, TextDiff
 from common.diff_text import SHOWN, WORSE_UP, change
 from common.source_diff import CONTEXT, opcodes
 
 HERE = Path(__file__).parent
-LEXERS = {"source": "python", "llir": "llvm", "ttir": "llvm", "ttgir": "llvm", "ptx": "gas", "sass": "gas"}
+LEXERS = {"source": "python", "llir": "llvm", "ttir": "llvm", "ttgir": "llvm", "ptx": "ptx", "sass": "gas"}
+"""Pygments knows neither MLIR nor SASS: the nearest language's lexer, whose errors are passed over."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ def _kernels(pairs: list[KernelPair]) -> list[dict[str, Any]]:
             if name in SHOWN or any(a != b for a, b in (pair.measures()[name] for pair in own))
         ]
         mixes = [pair.hot_mix() if pair.both_ok else {} for pair in own]
+        differ = [pair.accesses() for pair in own]
+        details = dict.fromkeys(detail for each in differ for detail in each)
         kinds = dict.fromkeys(kind for mix in mixes for kind in mix)
         hot = [(kind.replace("_", " "), [_cell(kind, *mix.get(kind, (0, 0))) for mix in mixes]) for kind in kinds]
         found.append(
@@ -86,6 +89,10 @@ def _kernels(pairs: list[KernelPair]) -> list[dict[str, Any]]:
                 "architectures": [pair.architecture for pair in own],
                 "rows": rows,
                 "hot": hot,
+                "accesses": [
+                    (name.replace("_", " "), [_cell(name, *each.get(name, (None, None))) for each in differ])
+                    for name in details
+                ],
                 "failed": [record for record in records if record.status != "ok"],
             }
         )
@@ -178,6 +185,8 @@ def highlighted(lines: list[str], level: str) -> list[str]:
 
 
 def _css_class(token: Any) -> str:
+    if token is Error:
+        return ""
     while token not in STANDARD_TYPES and token.parent is not None:
         token = token.parent
     return STANDARD_TYPES.get(token, "")

@@ -2,12 +2,15 @@
 
 Equal code becomes equal text. Names (SSA values, registers, labels) are numbered anew in the order in which they
 appear. A line's shape leaves the numbers out: two texts are aligned by shapes, so that one more instruction at the
-top does not make every later line differ.
+top does not make every later line differ. Where a name is given once, the second text then takes the first one's, so
+that a line with other operands is seen to differ; machine code and PTX give a register one value after another.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from common.errors import UnsupportedProblem, nearest
@@ -21,7 +24,13 @@ class Line:
     shape: str
 
 
+NAMED_ONCE = ("ttir", "ttgir", "llir")
+"""Levels at which a name stands for one value."""
+
 _MLIR_NAME = re.compile(r"[%^][\w$.-]+")
+_MLIR_GIVEN = re.compile(r"%[\w$.-]+(?=(?::\d+)? = )|(?<=[(,\s])%[\w$.-]+(?=: )")
+"""A name where it is given a value: results, and the arguments of loops and blocks. Regions side by side use the same
+names for different values."""
 _LLVM_NAME = re.compile(r'%"[^"]+"|%[\w$.-]+|(?<=^)\d+(?=:)')
 _PTX_NAME = re.compile(r"%[a-z]+\d+\b|\$L__BB[\d_]+")
 _PTX_REGISTER = re.compile(r"(%(?:r|rd|rs|p|f|fd|rq|b|h|hh))\d+")
@@ -50,9 +59,39 @@ def normalise(text: str, level: str, machine: str = "cuda") -> list[Line]:
     for raw in text.splitlines():
         kept = keep(raw)
         if kept:
+            if names is _MLIR_NAME:
+                for name in _MLIR_GIVEN.findall(kept):
+                    numbers.pop(name, None)
             shape = _REUSE.sub("", names.sub(lambda found: _family(found[0]), kept))
             lines.append(Line(names.sub(renumber, kept), shape))
     return lines
+
+
+def named_alike(a: list[Line], b: list[Line], same: Iterable[tuple[int, int]], level: str) -> list[Line]:
+    """The second text with the first one's names. `same`: numbers of lines of equal shape, in either text.
+
+    A name of the second text becomes the one that first stands in its place; what has no partner gets a new number.
+    Only for NAMED_ONCE.
+    """
+    names = _LEVELS[level][1]
+    counts = Counter(_family(name) for name in {name for line in a for name in names.findall(line.text)})
+    partner: dict[str, str] = {}
+    taken: set[str] = set()
+    for i, j in same:
+        for theirs, mine in zip(names.findall(a[i].text), names.findall(b[j].text), strict=True):
+            if mine not in partner and theirs not in taken:
+                partner[mine] = theirs
+                taken.add(theirs)
+
+    def rename(found: re.Match[str]) -> str:
+        name = found[0]
+        if name not in partner:
+            family = _family(name)
+            partner[name] = f"{family}{counts[family]}"
+            counts[family] += 1
+        return partner[name]
+
+    return [Line(names.sub(rename, line.text), line.shape) for line in b]
 
 
 def _family(name: str) -> str:
