@@ -86,7 +86,9 @@ SIMDS, WAVES_PER_SIMD, VECTOR_REGISTER_UNIT = 4, 8, 8
 def architecture(name: str) -> Architecture:
     """The architecture called `sm_90` and the like. Raises UnsupportedProblem naming the nearest ones."""
     if name not in ARCHITECTURES:
-        raise UnsupportedProblem(f"no architecture {name!r}; nearest: {nearest(name, ARCHITECTURES)}")
+        known = ARCHITECTURES.values()
+        spelt = {word: f"{each.name} ({each.gpu})" for each in known for word in (each.name, *each.gpu.split("/"))}
+        raise UnsupportedProblem(f"no architecture {name!r}; nearest: {nearest(name, spelt, shown=spelt.__getitem__)}")
     return ARCHITECTURES[name]
 
 

@@ -85,7 +85,16 @@ def run_command_line(app: Callable[[], object]) -> None:
         raise SystemExit(2) from None
 
 
-def nearest(word: str, allowed: Iterable[str], count: int = 3) -> str:
-    """Name the allowed words nearest to `word`, or all of them when none is near."""
-    allowed = list(allowed)
-    return ", ".join(difflib.get_close_matches(word, allowed, n=count, cutoff=0.4) or allowed)
+def nearest(word: str, allowed: Iterable[str], count: int = 3, shown: Callable[[str], str] = str) -> str:
+    """Name the allowed words nearest to `word`, or all of them when none is near; capitals count for nothing.
+
+    `shown`: what stands for an allowed word in the answer, where one thing has several names.
+    """
+    spelt = {name.lower(): shown(name) for name in allowed}
+
+    def closeness(name: str) -> tuple[float, float]:
+        matcher = difflib.SequenceMatcher(None, name, word.lower())
+        return matcher.ratio(), matcher.quick_ratio()  # the second takes letters in any order
+
+    close = [name for name in sorted(spelt, key=closeness, reverse=True)[:count] if closeness(name)[0] >= 0.4] or spelt
+    return ", ".join(dict.fromkeys(spelt[name] for name in close))

@@ -67,7 +67,9 @@ def resolve(name: str) -> str:
         return matches[0]
     if matches:
         raise UnknownVariant(f"{name!r} may be any of {', '.join(matches)}")
-    raise UnknownVariant(f"no variant {name!r}; nearest: {nearest(wanted, all_names() + ablation_names())}")
+    known = all_names() + ablation_names()
+    spelt = {full: full for full in known} | {full.split("_")[0]: full for full in all_names() if full[1:3].isdecimal()}
+    raise UnknownVariant(f"no variant {name!r}; nearest: {nearest(wanted, spelt, shown=spelt.__getitem__)}")
 
 
 def source_path(name: str) -> Path:

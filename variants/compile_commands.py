@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,10 +19,12 @@ from common import goldens as golden_tables
 from common.architectures import ARCHITECTURES, parse_architectures
 from common.card import MOST_TILE, Card, Config, read_card
 from common.comparison import ALL_LEVELS, Side, compare, parse_levels
-from common.errors import UnsupportedProblem, nearest
+from common.errors import NotWritable, UnsupportedProblem, UnsupportedTriton, nearest
 
 WIDTH = 150
 """Columns where the output is no terminal."""
+SIZES, WARPS, STAGES = tuple(2**n for n in range(4, 11)), (1, 2, 4, 8, 16, 32), range(1, 17)
+"""What a block's side, warps and pipeline stages can be."""
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
 Arch = Annotated[
@@ -52,24 +54,33 @@ def parse_block(text: str) -> tuple[int, int, int]:
     return int(parts[0]), int(parts[1]), int(parts[2])
 
 
+def closest(value: int, allowed: Iterable[int]) -> int:
+    """The allowed number nearest to a value, the larger of two."""
+    return min(allowed, key=lambda each: (abs(each - value), -each))
+
+
 def config_changes(block: str | None, warps: int | None, stages: int | None, sem: str | None) -> dict[str, Any]:
     """What the options change of a config. Raises UnsupportedProblem for values that no kernel can have."""
     changes: dict[str, Any] = {}
     if block is not None:
         changes["block"] = parse_block(block)
         for size in changes["block"]:
-            if size < 16 or size & (size - 1) or size > 1024:
-                raise UnsupportedProblem(f"block {block!r}: each size is a power of two from 16 to 1024")
+            if size not in SIZES:
+                near = "x".join(str(closest(each, SIZES)) for each in changes["block"])
+                raise UnsupportedProblem(
+                    f"block {block!r}: each size is a power of two from 16 to 1024; nearest: {near}"
+                )
         block_m, block_n, block_k = changes["block"]
         if max(block_m * block_n, block_m * block_k, block_k * block_n) > MOST_TILE:
             raise UnsupportedProblem(f"block {block!r}: no side by another may pass {MOST_TILE} elements")
     if warps is not None:
-        if warps not in (1, 2, 4, 8, 16, 32):
-            raise UnsupportedProblem(f"--warps {warps}: a power of two from 1 to 32")
+        if warps not in WARPS:
+            near = closest(warps, WARPS)
+            raise UnsupportedProblem(f"--warps {warps}: a power of two from 1 to 32; nearest: {near}")
         changes |= {"num_warps": warps, "full_tiles_warps": warps}
     if stages is not None:
-        if not 1 <= stages <= 16:
-            raise UnsupportedProblem(f"--stages {stages}: from 1 to 16")
+        if stages not in STAGES:
+            raise UnsupportedProblem(f"--stages {stages}: from 1 to 16; nearest: {closest(stages, STAGES)}")
         changes |= {"num_stages": stages, "full_tiles_stages": stages}
     if sem is not None:
         if sem not in ("relaxed", "acq_rel"):
@@ -89,7 +100,7 @@ def progress_bar() -> Iterator[Callable[[int, int], None]]:
 
 def console() -> Console:
     """Where results go: the terminal's width, a fixed one where there is none."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH)
+    return Console(width=None if sys.stdout.isatty() else WIDTH, markup=False)
 
 
 def compile_command(
@@ -118,14 +129,19 @@ def compile_command(
     ]
     if not jobs:
         raise UnsupportedProblem(f"{', '.join(chosen)}: no kernel of its own, or not written for {arch}")
+    for name in chosen if names else ():
+        written = read_card(variants.source_path(name).read_text()).contract.architectures
+        out = [target.name for target in targets if written and target.name not in written]
+        if out:
+            print(f"{name} is written for {', '.join(written)} alone: {', '.join(out)} left out", file=sys.stderr)
     with progress_bar() as progress:
         records = compiled.inspect(jobs, progress)
     if as_json:
         print(json.dumps([record.as_dict() for record in records], indent=1))
         return
-    from common.diff_text import failures, records_table
+    from common.diff_text import failures, print_records
 
-    console().print(records_table(records))
+    print_records(records, console())
     for line in failures(records):
         console().print(line, style="red", highlight=False)
 
@@ -176,7 +192,10 @@ def diff(
     if html is not None:
         from common.diff_page import page
 
-        html.write_text(page(comparison))
+        try:
+            html.write_text(page(comparison))
+        except OSError as error:
+            raise NotWritable(f"--html {html}: {error.strerror or error}") from None
         print(html, file=sys.stderr if as_json else sys.stdout)
     if as_json:
         print(json.dumps(comparison.as_dict(), indent=1))
@@ -219,6 +238,10 @@ def goldens(
     Ends with 1 where anything differs. --triton takes several versions, or `all` for those with a table.
     """
     versions = list(golden_tables.DRIFT) if version == "all" else triton_versions.parse_versions(version)
+    for each in versions:
+        if not accept and not golden_tables.file(each).exists():
+            there = ", ".join(golden_tables.DRIFT)
+            raise UnsupportedTriton(f"no table of Triton {each} to compare with; there are those of {there}")
     stale = False
     for each in versions:
         with progress_bar() as progress:
