@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
@@ -11,6 +12,8 @@ matplotlib.use("agg")
 
 import seaborn
 from matplotlib.figure import Figure
+
+from common import compact
 
 PALETTE = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#fbafe4", "#ece133", "#56b4e9")
 """Seaborn's "colorblind" palette without its grey, which stands for baselines."""
@@ -34,8 +37,8 @@ _SETTINGS = {
     "hatch.linewidth": 0.6,
     "svg.hashsalt": "stream-k-zoo",
     "svg.fonttype": "path",
-    "figure.dpi": 150,
-    "savefig.dpi": 150,
+    "figure.dpi": 120,
+    "savefig.dpi": 120,
     "path.simplify": True,
 }
 
@@ -58,10 +61,13 @@ def small_print(figure: Figure, text: str) -> None:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write `name`.svg and `name`.png with no date and no program's name in them."""
+    """Write `name`.svg and `name`.png, small, with no date and no program's name in them."""
     folder.mkdir(parents=True, exist_ok=True)
-    metadata = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
-    paths = [folder / f"{name}.{suffix}" for suffix in metadata]
-    for path in paths:
-        figure.savefig(path, metadata=metadata[path.suffix[1:]], facecolor="white")
-    return paths
+    drawn = {}
+    for suffix, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
+        out = io.BytesIO()
+        figure.savefig(out, format=suffix, metadata=metadata, facecolor="white")
+        drawn[folder / f"{name}.{suffix}"] = out.getvalue()
+    for path, data in drawn.items():
+        path.write_bytes(compact.svg(data.decode()).encode() if path.suffix == ".svg" else compact.png(data))
+    return list(drawn)

@@ -43,6 +43,10 @@ GOLDEN = HERE.parent / "tests" / "golden"
 ARCHITECTURES = {"sm_80": "A100", "sm_86": "RTX 3090", "sm_90": "H200"}
 """The thread's GPUs and the one that the committed runs are from."""
 _LONG_NUMBER = re.compile(r"(?<![\w.])(-?[1-9]\d*\.\d{3,})")
+MOST_PROBLEMS = 5000
+"""Of a run whose table the page holds: a whole corpus would make it megabytes larger."""
+_GLYPH = re.compile(r'<path id="([bs][0-9a-f]+)" d="[^"]*" transform="[^"]*"/>')
+"""A glyph's outline as `common.compact` writes it: of the same name in every picture, so that a page needs one."""
 _BLOCK = re.compile(r"<!-- (\w+): begin.*?-->\n(.*?)<!-- \1: end -->", re.DOTALL)
 
 
@@ -59,11 +63,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Data:
-    """A CSV file that the page offers, and where it is from."""
+    """A CSV file that the page offers, and where it is from; `csv` is None where it would be too large for a page."""
 
     name: str
     about: str
-    csv: str
+    csv: str | None
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def picture(name: str, folder: Path, data: dict[str, Data], results: Path) -> Pi
     text = path.read_text()
     module = importlib.import_module(f"figures.{name}")
     caption = " ".join((module.__doc__ or name).split("\n\n")[0].split())
-    behind = [known for known in data if known in text]
+    behind = [known for known in data if known in text and data[known].csv is not None]
     if hasattr(module, "table"):
         data[name] = Data(name, caption, as_csv(module.table(results)))
         behind.append(name)
@@ -111,20 +115,29 @@ def picture(name: str, folder: Path, data: dict[str, Data], results: Path) -> Pi
 
 
 def slim(svg: str, name: str) -> str:
-    """The picture for use inside a page: no head, identifiers of its own, coordinates to a hundredth of a point."""
+    """The picture for use inside a page: no head, no glyphs, identifiers of its own, rounded coordinates."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+    body = _GLYPH.sub("", body)
     body = _LONG_NUMBER.sub(lambda found: f"{float(found[1]):.2f}".rstrip("0").rstrip("."), body)
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
-    body = re.sub(
-        r'\s(?<!xlink:)id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body
-    )
-    body = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', body)
+    body = re.sub(r'\sid="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body)
+    body = body.replace("xlink:href=", "href=")
+    body = re.sub(r'href="#(?![bs][0-9a-f]+")([^"]+)"', rf'href="#{name}-\1"', body)
     body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
     body = re.sub(r'(<svg[^>]*?)\swidth="[^"]*"', r"\1", body, count=1)
     body = re.sub(r'(<svg[^>]*?)\sheight="[^"]*"', r"\1", body, count=1)
     return re.sub(r"\s*\n\s*", " ", body).replace("> <", "><").strip()
+
+
+def glyphs(folder: Path) -> str:
+    """The outlines of every glyph in the pictures of a folder, each once."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.glob("*.svg")):
+        for outline in _GLYPH.finditer(path.read_text()):
+            found.setdefault(outline[1], outline[0])
+    return "".join(found.values())
 
 
 def as_csv(table: list[list[Any]]) -> str:
@@ -136,11 +149,14 @@ def as_csv(table: list[list[Any]]) -> str:
 def run_data(run: Run) -> Data:
     """Medians in microseconds, a row a problem and a column a candidate; a status where there is no time."""
     labels = [c["label"] for c in run.candidates]
+    where = source.describe(run).split(": ", 1)[1]
+    count = len({row.problem for row in run.rows})
+    if count > MOST_PROBLEMS:
+        return Data(run.id, f"{count:,} problems, too many for this page; {where}", None)
     table: list[list[Any]] = [["M", "N", "K", *labels]]
     for problem in dict.fromkeys(row.problem for row in run.rows):
         found = (run.by_candidate.get(index, {}).get(problem) for index in range(len(labels)))
         table.append([*problem, *(_cell(row) for row in found)])
-    where = source.describe(run).split(": ", 1)[1]
     return Data(run.id, f"median device time in microseconds; {where}", as_csv(table))
 
 
@@ -229,7 +245,9 @@ def resources(folder: Path) -> list[dict[str, str]]:
 
 
 def highlighted(code: str) -> str:
-    return pygments.highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
+    """The code as HTML; names and punctuation, which no style colours, stand without a tag."""
+    text = pygments.highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
+    return re.sub(r'<span class="(?:n|p|w)">([^<]*)</span>', r"\1", text)
 
 
 def source_diff(old: str, new: str, old_name: str, new_name: str) -> tuple[str, int]:
@@ -380,6 +398,7 @@ def render(results: Path = RESULTS, figures: Path = HERE, readme: Path = README)
         populations={name: text.split(":")[0] for name, text in source.POPULATIONS.items() if name in populations},
         averages={a.variant: a for a in source.thread_averages()},
         pictures=pictures,
+        glyphs=glyphs(figures),
         missing=[name for name in NAMES if name not in {p.name for p in pictures}],
         data=data,
         headline=headline(newest),

@@ -43,7 +43,7 @@ def draw(results: Path) -> Figure:
     for (left, right), (name, run) in zip(grid, runs.items(), strict=True):
         speedups = run.speedups(corpus.CHOSEN)
         across, up, mean = cells(speedups)
-        shades = left.pcolormesh(across, up, mean, cmap="RdBu", norm=CenteredNorm(0, 0.5))
+        shades = left.pcolormesh(across, up, mean, cmap="RdBu", norm=CenteredNorm(0, 0.5), rasterized=True)
         bar = figure.colorbar(shades, ax=left, extend="both")
         bar.set_ticks([-0.4, -0.2, 0, 0.2, 0.4], labels=[f"{2**t:.2f}" for t in (-0.4, -0.2, 0, 0.2, 0.4)])
         for bound in TILES:
