@@ -37,8 +37,10 @@ def svg(text: str) -> str:
     text = _PATH.sub(lambda found: f'd="{path(found[1])}"', text)
     text = _IMAGE.sub(lambda found: found[1] + _image(found[2]), text)
     text = re.sub(r'style="[^"]*"', lambda found: re.sub(r"([:;]) ", r"\1", found[0]), text)
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
-    text = re.sub(r'\sid="([^"]+)"', lambda found: found[0] if found[1] in used else "", text)
+    used = dict.fromkeys(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+    short = {name: name if re.fullmatch("[bs][0-9a-f]+", name) else f"i{number}" for number, name in enumerate(used)}
+    text = re.sub(r'\sid="([^"]+)"', lambda found: f' id="{short[found[1]]}"' if found[1] in used else "", text)
+    text = re.sub(r'(href="#|url\(#)([^")]+)', lambda found: found[1] + short[found[2]], text)
     return re.sub(r"\s*\n\s*", "\n", _without_idle_groups(text))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import gzip
 import io
 import re
 import shutil
@@ -90,6 +92,18 @@ def test_csv_files_hold_medians_and_statuses(tmp_path: Path) -> None:
     problem = tuple(map(int, table[1][:3]))
     assert float(table[1][4]) == pytest.approx(run.medians("torch_matmul")[problem], abs=0.005)
     assert "incorrect" in {line[-1] for line in table}
+
+
+def test_a_whole_corpus_is_named_and_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "MOST_PROBLEMS", 4)
+    write_run(tmp_path, "headline", count=5)
+    write_run(tmp_path, "log_sampled", count=3)
+    render("headline", tmp_path, tmp_path)
+    text = report.render(tmp_path, tmp_path, tmp_path / "README.md")
+    assert "headline-20300101-000000 <span>5 problems, too many for this page" in text
+    assert 'csv-headline-20300101-000000"' not in text and 'data-csv="headline-20300101-000000"' not in text
+    packed = re.search(r'id="csv-log_sampled-20300101-000000">([^<]+)<', text)
+    assert gzip.decompress(base64.b64decode(packed[1])).decode().startswith("M,N,K,")
 
 
 def test_what_is_missing_is_left_out_and_named(tmp_path: Path) -> None:

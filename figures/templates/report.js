@@ -31,7 +31,11 @@ const choose = () => {
 problem?.addEventListener("change", choose);
 filter?.addEventListener("input", choose);
 
-// Saving CSV.
+// Saving CSV. The page holds files as gzip in base64.
+const unpack = (text) => {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+};
 const save = (name, text) => {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
@@ -41,8 +45,8 @@ const save = (name, text) => {
 };
 const asCsv = (table) => $("tr", table).filter((row) => !row.hidden).map((row) => [...row.cells]
   .map((cell) => `"${cell.textContent.trim().replaceAll('"', '""')}"`).join(",")).join("\n") + "\n";
-for (const button of $("[data-csv]")) button.addEventListener("click", () => {
-  save(button.dataset.csv, document.getElementById(`csv-${button.dataset.csv}`).textContent);
+for (const button of $("[data-csv]")) button.addEventListener("click", async () => {
+  save(button.dataset.csv, await unpack(document.getElementById(`csv-${button.dataset.csv}`).textContent));
 });
 for (const button of $("[data-table]")) button.addEventListener("click", () => {
   save(button.dataset.table, asCsv(document.getElementById(button.dataset.table)));
