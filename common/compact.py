@@ -64,7 +64,7 @@ def _without_idle_groups(text: str) -> str:
 
 
 def path(commands: str) -> str:
-    """The same path with lines relative to their start, h and v along an axis, and no letter that is not needed.
+    """The same path with lines as such or relative to their start, h and v along an axis, no letter without need.
 
     A path with a command that matplotlib does not write stays as it is.
     """
@@ -82,20 +82,23 @@ def path(commands: str) -> str:
         if command == "L":
             if target == start and parts[number : number + 1] == ["z"]:
                 continue  # z draws this line
-            command, shown = _line(target[0] - place[0], target[1] - place[1])
+            command, shown = _line(place, target)
         elif command == "M":
             start = target
-        repeated = command == last and command in "lhvQC"
+        repeated = command == last and command in "LlHhVvQC"
         out.append((" " if repeated else command) + " ".join(shown))
         place, last = target, command
     return "".join(out).replace(" -", "-")
 
 
-def _line(across: Decimal, up: Decimal) -> tuple[str, list[str]]:
-    """The shortest command for a line to a place relative to its start."""
-    if not up:
-        return "h", [_plain(across)]
-    return ("l", [_plain(across), _plain(up)]) if across else ("v", [_plain(up)])
+def _line(place: tuple[Decimal, Decimal], target: tuple[Decimal, Decimal]) -> tuple[str, list[str]]:
+    """The shortest command for a line, along an axis or not, to a place as such or relative to the line's start."""
+    across, up = target[0] - place[0], target[1] - place[1]
+    word = ("L" if across else "V") if up else "H"
+    axes = {"H": (0,), "V": (1,), "L": (0, 1)}[word]
+    relative, absolute = ([_plain(values[axis]) for axis in axes] for values in ((across, up), target))
+    shorter = len("".join(relative)) <= len("".join(absolute))
+    return (word.lower(), relative) if shorter else (word, absolute)
 
 
 def _plain(number: Decimal) -> str:

@@ -19,7 +19,7 @@ PICTURES = sorted(HERE.glob("*.svg"))
 
 
 def places(path: str) -> list[tuple[str, float, float]]:
-    """Where each part of a path of M, L, Q, C, l, h, v and z ends."""
+    """Where each part of a path of M, L, Q, C, l, H, h, V, v and z ends."""
     found: list[tuple[str, float, float]] = []
     parts = re.findall(r"[A-Za-z]|-?(?:\d+\.?\d*|\.\d+)", path)
     command, x, y, start = "", 0.0, 0.0, (0.0, 0.0)
@@ -30,12 +30,12 @@ def places(path: str) -> list[tuple[str, float, float]]:
                 found.append(("L", *start))
             x, y = start
             continue
-        count = {"M": 2, "L": 2, "l": 2, "h": 1, "v": 1, "Q": 4, "C": 6}[command]
+        count = {"M": 2, "L": 2, "H": 1, "V": 1, "Q": 4, "C": 6}[command.upper()]
         values = [float(parts.pop(0)) for _ in range(count)]
-        if command == "h":
-            x += values[0]
-        elif command == "v":
-            y += values[0]
+        if command in "Hh":
+            x = values[0] + x * command.islower()
+        elif command in "Vv":
+            y = values[0] + y * command.islower()
         elif command == "l":
             x, y = x + values[0], y + values[1]
         else:
