@@ -62,7 +62,7 @@ def test_a_short_path_goes_to_the_same_places(path: str) -> None:
 
 
 def test_a_rectangle_is_five_words_and_an_unknown_command_stays() -> None:
-    assert compact.path("M 1 2 \nL 5.5 2 \nL 5.5 9 \nL 1 9 \nL 1 2 \nz\n") == "M1 2h4.5v7h-4.5z"
+    assert compact.path("M 1 2 \nL 5.5 2 \nL 5.5 9 \nL 1 9 \nL 1 2 \nz\n") == "M1 2h4.5v7H1z"
     assert compact.path("M 0 0 A 1 1 0 0 0 2 2") == "M 0 0 A 1 1 0 0 0 2 2"
 
 
