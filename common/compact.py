@@ -30,8 +30,8 @@ def svg(text: str) -> str:
     """
     text = _LONG_NUMBER.sub(lambda found: _short(found[1]), text)
     text = _GLYPH.sub(lambda found: ("b" if found[1] else "s") + found[2], text)
-    for blank in re.findall(r'<path id="([bs][0-9a-f]+)" transform="[^"]*"/>', text):
-        text = re.sub(rf'<use xlink:href="#{blank}"[^>]*/>', "", text)
+    for outline, blank in re.findall(r'(<path id="([bs][0-9a-f]+)" transform="[^"]*"/>)', text):
+        text = re.sub(rf'<use xlink:href="#{blank}"[^>]*/>', "", text.replace(outline, ""))
     # In units of the font, of which a point is about ten.
     text = _PLACED.sub(lambda found: f'{found[1]} x="{round(float(found[2]))}"/>', text)
     text = _PATH.sub(lambda found: f'd="{path(found[1])}"', text)

@@ -35,7 +35,7 @@ from common.documents import Document
 from common.errors import DamagedRun
 from common.problem import Problem
 from common.rows import Run, bootstrap_interval, geometric_mean
-from figures import NAMES, source
+from figures import NAMES, lettering, source
 from figures.__main__ import HERE, RESULTS
 from figures.readme import README
 
@@ -122,11 +122,11 @@ def picture(name: str, folder: Path, data: dict[str, Data], results: Path) -> Pi
 
 
 def slim(svg: str, name: str) -> str:
-    """The picture for use inside a page: no head, no glyphs, identifiers of its own, rounded coordinates."""
+    """The picture for use inside a page: no head, words as text, identifiers of its own, rounded coordinates."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = lettering.as_text(re.sub(r"<defs>\s*</defs>\s*", "", _GLYPH.sub("", body)))
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-    body = _GLYPH.sub("", body)
     body = _LONG_NUMBER.sub(lambda found: f"{float(found[1]):.2f}".rstrip("0").rstrip("."), body)
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
     body = re.sub(r'\sid="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body)
@@ -138,12 +138,14 @@ def slim(svg: str, name: str) -> str:
     return re.sub(r"\s*\n\s*", " ", body).replace("> <", "><").strip()
 
 
-def glyphs(folder: Path) -> str:
-    """The outlines of every glyph in the pictures of a folder, each once."""
+def glyphs(folder: Path, pictures: list[Picture]) -> str:
+    """The outline of every glyph that the pictures still use, each once, from the files of a folder."""
     found: dict[str, str] = {}
-    for path in sorted(folder.glob("*.svg")):
-        for outline in _GLYPH.finditer(path.read_text()):
-            found.setdefault(outline[1], outline[0])
+    for picture in pictures:
+        used = set(re.findall(r'href="#([bs][0-9a-f]+)"', picture.svg))
+        for outline in _GLYPH.finditer((folder / f"{picture.name}.svg").read_text()):
+            if outline[1] in used:
+                found.setdefault(outline[1], outline[0])
     return "".join(found.values())
 
 
@@ -405,7 +407,7 @@ def render(results: Path = RESULTS, figures: Path = HERE, readme: Path = README)
         populations={name: text.split(":")[0] for name, text in source.POPULATIONS.items() if name in populations},
         averages={a.variant: a for a in source.thread_averages()},
         pictures=pictures,
-        glyphs=glyphs(figures),
+        glyphs=glyphs(figures, pictures),
         missing=[name for name in NAMES if name not in {p.name for p in pictures}],
         data=data,
         headline=headline(newest),

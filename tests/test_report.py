@@ -167,6 +167,29 @@ def test_a_picture_keeps_its_glyphs_and_gets_identifiers_of_its_own() -> None:
     assert "figure_1" not in made and 'width="9pt"' not in made
 
 
+def test_words_of_a_picture_are_text_as_wide_as_their_outlines() -> None:
+    from matplotlib.figure import Figure
+
+    from common import compact
+    from figures import lettering
+
+    figure, out = Figure(figsize=(3, 2)), io.StringIO()
+    figure.text(0.1, 0.5, "two words & one", fontsize=8, fontweight="bold")
+    figure.text(0.1, 0.2, "$10^3$", fontsize=8)
+    figure.savefig(out, format="svg")
+    svg = compact.svg(out.getvalue())
+    made = lettering.as_text(re.sub(r"<defs>\s*</defs>\s*", "", report._GLYPH.sub("", svg)))
+    (words,) = re.findall(r"<text [^>]*>([^<]*)</text>", made)
+    assert words == "two words &amp; one" and 'font-size="8" font-weight="700"' in made
+    last, letters = (
+        lettering.advance("e", True),
+        {letter: lettering.advance(letter, True) for letter in "two words & one"},
+    )
+    width = float(re.search('textLength="([^"]+)"', made)[1])
+    assert last > 60 and width == pytest.approx(0.08 * sum(letters[x] for x in "two words & one"), rel=0.02)
+    assert made.count("<use ") == 3, "a formula is drawn"
+
+
 def test_a_diff_shows_kernels_alone() -> None:
     old, new = (variants.get(name).source for name in ("v04", "v05"))
     shown, count = source_diff(old, new, "v04", "v05")
