@@ -211,9 +211,8 @@ def multiply(
             left_elements = gl.arange(0, BLOCK_M * LEFT, layout=left_vector.type.layout)
             right_elements = BLOCK_M * LEFT + gl.arange(0, BLOCK_M * RIGHT, layout=right_vector.type.layout)
             slot = partials_ptr + (tile * split).to(gl.int64) * (BLOCK_M * BLOCK_N)
-            own = slot + part.to(gl.int64) * (BLOCK_M * BLOCK_N)
-            gl.store(own + left_elements, left_vector)
-            gl.store(own + right_elements, right_vector)
+            gl.store(slot + part.to(gl.int64) * (BLOCK_M * BLOCK_N) + left_elements, left_vector)
+            gl.store(slot + part.to(gl.int64) * (BLOCK_M * BLOCK_N) + right_elements, right_vector)
             # All warps have stored before one thread publishes it; the counter's release covers what the barrier has seen.
             gl.barrier()
             last = gl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu") == split - 1
