@@ -195,7 +195,7 @@ class _Workers:
             for worker in self.workers:
                 worker.kill()
             for thread in threads:
-                thread.join(2)
+                thread.join(10)
             raise
         if self.failure is not None:
             raise self.failure
@@ -214,6 +214,8 @@ class _Workers:
                         worker.close()
                     worker = _Worker(job.triton)
                     self.workers.append(worker)
+                    if self.stopping.is_set():  # whoever stopped the others may not have seen this one
+                        worker.kill()
                 record = worker.ask(job)
                 if worker.process.poll() is not None:
                     worker.close()
