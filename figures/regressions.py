@@ -59,7 +59,7 @@ def row(axes: Axes, position: int, outcome: Outcome) -> None:
 def label(answer: Answer, outcome: Outcome) -> str:
     """The claim in the first of its lines; its halves by their names."""
     first = outcome is answer.deciding[0]
-    text = textwrap.fill(f"{answer.claim.id}  {answer.claim.statement}", 74) if first else ""
+    text = textwrap.fill(f"{answer.claim.id}  {answer.claim.statement}", 84) if first else ""
     if not outcome.half:
         return text
     return f"{text}\n– {outcome.half}" if first else f"– {outcome.half}"
@@ -80,7 +80,7 @@ def draw(results: Path) -> Figure:
         row(axes, position, outcome)
         if position and outcome is answer.deciding[0]:
             axes.axhline(position - 0.5, color="#e4e4e4", linewidth=0.6, zorder=3.5)
-    axes.set_yticks(range(len(lines)), [label(*line) for line in lines], fontsize=7.2, linespacing=0.95)
+    axes.set_yticks(range(len(lines)), [label(*line) for line in lines], fontsize=7.2, linespacing=1.15)
     axes.tick_params(axis="y", length=0)
     axes.set_xscale("log")
     axes.set(xlim=LIMITS, ylim=(len(lines) - 0.5, -0.6), xlabel="ratio of times, or speed-up over cuBLAS (logarithmic)")
