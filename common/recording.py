@@ -81,7 +81,7 @@ def _replayed(
     stopwatch.once(graphs, [0, 1])
     for order in orders(2, rounds, seed):
         recorder.clear()
-        samples = stopwatch.once(graphs, order)
+        samples = dict(zip(order, stopwatch.once(graphs, order), strict=True))
         for which, name in enumerate(times):
             times[name].append(round(samples[which], 2))
         kept.append([buffer.clone() for buffer in recorder.buffers])

@@ -17,7 +17,8 @@ import triton
 
 METHOD = (
     "cuda graph replay between events, L2 flushed by a write, candidates in a fresh random order every round, "
-    "a round queued as a whole, samples that the host did not queue before the flush ended are taken again"
+    "up to 64 samples queued as a whole behind a head start, samples that the host did not queue before the flush "
+    "ended are taken again"
 )
 DO_BENCH = (
     "triton.testing.do_bench: mean over calls from Python, each between events after a flush of the L2, so that gaps "
@@ -30,8 +31,13 @@ MOST_TRIES = 50
 """Tries of one sample before the host counts as too slow to measure."""
 MOST_QUEUED = 64
 """Samples queued before the host waits for the GPU; the driver's queue holds more commands than these need."""
+HEAD_WRITES = 8
+"""Writes of the flush buffer before a queue's first flush: the host is late at a queue's start, where the GPU has
+nothing to do yet; from there on a flush and a kernel take longer than queueing them."""
 LATE_SHARE = 0.25
-"""A round with a larger share of late samples makes the flush longer for good."""
+"""A queue with a larger share of late samples makes the flush longer by a write."""
+CALM = 16
+"""Queues without a late sample after which the flush gets shorter: a slow moment must not cost a whole sweep."""
 
 
 @triton.jit
@@ -59,7 +65,7 @@ class Stopwatch:
     """The stream on which everything of a measurement runs, the buffer that flushes the L2, and the events.
 
     `retaken`: samples thrown away because the host had not queued everything in time. `flush_writes`: writes of the
-    buffer before a replay, more when the host keeps being slow.
+    buffer before a replay, more while the host is slow. `most_writes`: the most that they have been.
 
     The stream is not the default one, as capturing needs. All graphs take their workspace from one pool: a replay sets
     its workspace before it reads it, and replays follow each other on the stream, so none sees another's.
@@ -72,7 +78,7 @@ class Stopwatch:
         with torch.cuda.stream(self.stream):
             self._buffer = torch.zeros(self.flush_bytes // 4, dtype=torch.int32, device="cuda")
             empty_kernel[(1,)]()
-        self.flush_writes, self.retaken = 1, 0
+        self.flush_writes, self.most_writes, self.retaken, self._calm = 1, 1, 0, 0
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._pool = torch.cuda.graph_pool_handle()
         # A pool gives its memory back with its last graph: this one keeps it from problem to problem.
@@ -103,61 +109,78 @@ class Stopwatch:
 
         `before` hears for whose sample the host waits. RuntimeError where a sample is late MOST_TRIES times.
         """
+        everyone = list(range(len(timed)))
+        sequence = everyone + [position for order in orders(len(timed), rounds, seed) for position in order]
         with torch.cuda.stream(self.stream), _no_collection():
-            self.once(timed, list(range(len(timed))), before)
-            for order in orders(len(timed), rounds, seed):
-                for position, sample in self.once(timed, order, before).items():
-                    timed[position].samples.append(sample)
+            found = []
+            for first in range(0, len(sequence), MOST_QUEUED):
+                found += self.once(timed, sequence[first : first + MOST_QUEUED], before)
+        for position, sample in list(zip(sequence, found, strict=True))[len(everyone) :]:
+            timed[position].samples.append(sample)
 
     def once(
-        self, timed: Sequence[Timed], order: list[int], before: Callable[[int], None] = lambda position: None
-    ) -> dict[int, float]:
-        """Microseconds of one replay of each on the current stream, which is the stopwatch's.
+        self, timed: Sequence[Timed], order: Sequence[int], before: Callable[[int], None] = lambda position: None
+    ) -> list[float]:
+        """Microseconds of replays in this order, on the current stream, which is the stopwatch's.
 
-        Late ones are taken again, with a longer flush each time. RuntimeError as `interleave`.
+        `order`: positions in `timed`, any of them as often as wanted. Late ones are taken again, with a longer flush
+        each time. RuntimeError as `interleave`.
         """
-        samples, left, longer = {}, order, 0
-        for _ in range(MOST_TRIES):
+        samples: dict[int, float] = {}
+        left = list(range(len(order)))
+        for longer in range(MOST_TRIES):
             late = []
             for first in range(0, len(left), MOST_QUEUED):
-                late += self._queue(timed, left[first : first + MOST_QUEUED], longer, samples, before)
+                late += self._queue(timed, order, left[first : first + MOST_QUEUED], longer, samples, before)
+            if not longer:
+                self._adapt(len(late), len(order))
             if not late:
-                return samples
+                return [samples[place] for place in range(len(order))]
             self.retaken += len(late)
-            if len(late) > LATE_SHARE * len(order):
-                self.flush_writes = min(self.flush_writes + 1, MOST_WRITES)
-            left, longer = late, longer + 1
+            left = late
         raise RuntimeError(f"the host was late to queue a replay {MOST_TRIES} times, behind {MOST_WRITES} flushes")
+
+    def _adapt(self, late: int, count: int) -> None:
+        """Make the flush longer where many of `count` samples were late, shorter again where none is for a while."""
+        self._calm = 0 if late else self._calm + 1
+        if late > LATE_SHARE * count:
+            self.flush_writes = min(self.flush_writes + 1, MOST_WRITES)
+        elif self._calm >= CALM:
+            self.flush_writes, self._calm = max(self.flush_writes - 1, 1), 0
+        self.most_writes = max(self.most_writes, self.flush_writes)
 
     def _queue(
         self,
         timed: Sequence[Timed],
-        positions: list[int],
+        order: Sequence[int],
+        places: list[int],
         longer: int,
         samples: dict[int, float],
         before: Callable[[int], None],
     ) -> list[int]:
-        """Queue a replay of each, then wait for one after the other; return the late ones.
+        """Queue the replays at these places of the order, then wait for one after the other; return the late ones.
 
         The flush keeps the GPU busy while the host queues events and replay. Where the GPU was at the first event
         before the host had queued the last, host time may be in the interval.
         """
-        while len(self._events) < len(positions):
+        while len(self._events) < len(places):
             self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
         late = []
-        for position, (start, stop) in zip(positions, self._events, strict=False):
+        for _ in range(HEAD_WRITES):
+            self._buffer.zero_()
+        for place, (start, stop) in zip(places, self._events, strict=False):
             for _ in range(min(self.flush_writes + longer, MOST_WRITES)):
                 self._buffer.zero_()
             start.record()
-            timed[position].graph.replay()
+            timed[order[place]].graph.replay()
             stop.record()
             if start.query():
-                late.append(position)
-        for position, (start, stop) in zip(positions, self._events, strict=False):
-            before(position)
+                late.append(place)
+        for place, (start, stop) in zip(places, self._events, strict=False):
+            before(order[place])
             stop.synchronize()
-            if position not in late:
-                samples[position] = start.elapsed_time(stop) * 1000
+            if place not in late:
+                samples[place] = start.elapsed_time(stop) * 1000
         return late
 
 

@@ -128,7 +128,7 @@ class Worker:
         """How often the host was too slow so far, and what the flush has grown to."""
         if self.stopwatch is None:
             return {}
-        return {"retaken": self.stopwatch.retaken, "flush_writes": self.stopwatch.flush_writes}
+        return {"retaken": self.stopwatch.retaken, "flush_writes": self.stopwatch.most_writes}
 
     def measure(self, problem: Problem, wanted: list[int]) -> None:
         """Send one row for each wanted candidate; of those that fail at once."""

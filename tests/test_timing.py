@@ -15,7 +15,18 @@ import triton.language as tl
 import variants
 from common.launcher import prepare
 from common.problem import Problem, make_inputs
-from common.timing import MOST_WRITES, Stopwatch, Timed, do_bench_means, empty_kernel, orders
+from common.timing import (
+    CALM,
+    HEAD_WRITES,
+    MOST_QUEUED,
+    MOST_TRIES,
+    MOST_WRITES,
+    Stopwatch,
+    Timed,
+    do_bench_means,
+    empty_kernel,
+    orders,
+)
 
 
 def test_every_round_holds_every_candidate_once_in_another_order() -> None:
@@ -89,29 +100,57 @@ def fake_watch(monkeypatch: pytest.MonkeyPatch, late: list[bool]) -> Stopwatch:
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: FakeEvent(late))
     watch = object.__new__(Stopwatch)
-    watch.stream, watch._buffer, watch._events, watch.flush_writes, watch.retaken = None, FakeBuffer(), [], 1, 0
+    watch.stream, watch._buffer, watch._events = None, FakeBuffer(), []
+    watch.flush_writes, watch.most_writes, watch.retaken, watch._calm = 1, 1, 0, 0
     return watch
 
 
 def test_late_samples_alone_are_taken_again_with_longer_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = [False] * 8, [False, True, False, False, False, False, False, False, True]
-    watch = fake_watch(monkeypatch, first + second)
+    second = [False, True, False, False, False, False, False, False]
+    watch = fake_watch(monkeypatch, [False] * 8 + second + [False] * 8 + [True])
     timed = [Timed(FakeGraph()) for _ in range(8)]
     watch.interleave(timed, 2, 0)
     assert [one.samples for one in timed] == [[7.0, 7.0]] * 8
     assert watch.retaken == 2 and watch.flush_writes == 1
     assert sum(one.graph.replays for one in timed) == 3 * 8 + 2
-    assert watch._buffer.writes == 3 * 8 + 2 + 3
+    assert watch._buffer.writes == 3 * HEAD_WRITES + 3 * 8 + 2 + 3
 
 
 def test_a_host_that_keeps_being_late_gets_a_longer_flush_and_in_the_end_an_error(monkeypatch) -> None:
     watch = fake_watch(monkeypatch, [True, True, False])
     watch.interleave([Timed(FakeGraph()) for _ in range(2)], 1, 0)
-    assert watch.flush_writes == 2
+    assert watch.flush_writes == watch.most_writes == 2
     watch = fake_watch(monkeypatch, [True] * 1000)
     with pytest.raises(RuntimeError, match="late to queue"):
         watch.interleave([Timed(FakeGraph())], 1, 0)
-    assert watch.flush_writes == MOST_WRITES
+    assert watch._buffer.writes > MOST_TRIES * (HEAD_WRITES + MOST_WRITES)
+
+
+def test_a_flush_that_one_slow_moment_made_long_gets_short_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it stayed long for the rest of a sweep of four candidates: 16 writes a sample, most of the sweep's time."""
+    watch = fake_watch(monkeypatch, [True] * 100)
+    timed = [Timed(FakeGraph()) for _ in range(4)]
+    for _ in range(2):
+        watch.once(timed, [0, 1, 2, 3])
+    longest = watch.flush_writes
+    for _ in range(CALM * MOST_WRITES):
+        watch.once(timed, [0, 1, 2, 3])
+    assert longest > 1 and watch.most_writes == longest and watch.flush_writes == 1
+    before = watch._buffer.writes
+    watch.interleave(timed, 5, 0)
+    assert watch._buffer.writes - before == HEAD_WRITES + 6 * 4
+
+
+def test_all_rounds_are_queued_together_and_a_sample_goes_to_whose_replay_it_was(monkeypatch) -> None:
+    watch = fake_watch(monkeypatch, [])
+    clock = iter(range(1, 10_000))
+    monkeypatch.setattr(FakeEvent, "elapsed_time", lambda self, other: next(clock) / 1000)
+    timed = [Timed(FakeGraph()) for _ in range(50)]
+    watch.interleave(timed, 3, 9)
+    assert watch._buffer.writes == -(-200 // MOST_QUEUED) * HEAD_WRITES + 200
+    for number, order in enumerate(orders(50, 3, 9), 1):
+        for place, position in enumerate(order, 1):
+            assert timed[position].samples[number - 1] == pytest.approx(50 * number + place)
 
 
 def test_whoever_the_host_waits_for_is_told_in_the_order_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
