@@ -24,10 +24,15 @@ SAME_READING_S = 0.05
 
 
 class Telemetry:
-    """Clock (MHz), power (W) and throttle reasons (NVML bit mask) of one GPU; nulls where NVML is missing."""
+    """Clock (MHz), power (W) and throttle reasons (NVML bit mask) of one GPU; nulls where NVML is missing.
 
-    def __init__(self, uuid: str | None) -> None:
+    `most_share`: of the time that asking may take; a driver that answers slowly is asked the more seldom. `oldest_s`:
+    the age in seconds of the oldest reading that was handed out.
+    """
+
+    def __init__(self, uuid: str | None, most_share: float = 1.0) -> None:
         self._handle = None
+        self._most_share, self._took, self.oldest_s = most_share, 0.0, 0.0
         self._read_at, self._reading = -math.inf, (None, None, None)
         if pynvml is None or uuid is None:
             return
@@ -38,14 +43,21 @@ class Telemetry:
             self._handle = None  # MIG slices and containers without NVML: measured all the same
 
     def read(self) -> tuple[int | None, int | None, int | None]:
-        """SM clock, power and throttle reasons, at most SAME_READING_S old; None for what the driver does not tell."""
-        if time.monotonic() - self._read_at > SAME_READING_S:
+        """SM clock, power and throttle reasons, None for what the driver does not tell.
+
+        At most SAME_READING_S old, or what asking took over `most_share`, if that is longer.
+        """
+        asked = time.monotonic()
+        if asked - self._read_at > max(SAME_READING_S, self._took / self._most_share):
             self._reading = (
                 self._ask("nvmlDeviceGetClockInfo", pynvml and pynvml.NVML_CLOCK_SM),
                 self._ask("nvmlDeviceGetPowerUsage", scale=1000),
                 self._ask("nvmlDeviceGetCurrentClocksEventReasons"),
             )
             self._read_at = time.monotonic()
+            self._took = self._read_at - asked
+        else:
+            self.oldest_s = max(self.oldest_s, asked - self._read_at)
         return self._reading
 
     def _ask(self, function: str, *args: object, scale: int = 1) -> int | None:

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from common import rows
 from common.errors import DamagedRun, InvalidExperiment, NoDevice, nearest, run_command_line
 from common.output import RESULTS, destination
-from experiments import tables
+from experiments import spent, tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
 HERE = Path(__file__).parent
@@ -508,6 +508,8 @@ def _told(finished: rows.Run) -> str:
     facts, lines = finished.finished or {}, [str(finished.path)]
     statuses = Counter(row.status for row in finished.rows)
     lines.append(f"rows: {', '.join(f'{count} {status}' for status, count in statuses.most_common())}")
+    if "seconds" in facts:
+        lines.append(f"seconds by part: {spent.told(facts['seconds'])}")
     if finished.header.get("dry_run"):
         return "\n".join([*lines, "a dry run: results were checked in the interpreter, nothing was timed"])
     if "empty_us" in facts:

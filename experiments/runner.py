@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from common.problem import Problem
 from common.rows import Row, Run
 from experiments.plan import CHOSEN, EMPTY, NO_VARIANTS, Candidate
 from experiments.spec import Experiment
+from experiments.spent import PARTS, WAITING
 from experiments.worker import NOBODY, Job, serve
 from variants.choice import costs_hash
 
@@ -53,8 +55,8 @@ class Process:
         self._limit_s = limit_s
         _, self.facts = self._receive(STARTUP_S)
 
-    def measure(self, problem: Problem, wanted: list[int], on_row: Callable[[str], None]) -> dict[str, Any]:
-        """Send a problem, hand every row on as it comes, return what it cost. Raises WorkerLost."""
+    def measure(self, problem: Problem, wanted: list[int], on_rows: Callable[[list[str]], None]) -> dict[str, Any]:
+        """Send a problem, hand rows on as they come, return what it cost. Raises WorkerLost."""
         try:
             self._pipe.send((problem, wanted))
         except OSError:
@@ -63,7 +65,7 @@ class Process:
             kind, value = self._receive(self._limit_s)
             if kind == "done":
                 return value
-            on_row(value)
+            on_rows(value)
 
     def _receive(self, limit_s: float) -> tuple[str, Any]:
         step, since = self._steps[1], time.monotonic()
@@ -107,10 +109,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a task cost: milliseconds a candidate of each try that ended well, and how often the host was late."""
+    """What a task cost: milliseconds a candidate and seconds by part, of tries that ended well, and what the worker
+    says of all its work so far."""
 
     milliseconds: tuple[float, ...] = ()
-    flushing: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    so_far: dict[str, float] = field(default_factory=dict)
 
 
 Write = Callable[[list[str]], None]
@@ -159,27 +163,30 @@ class Bench:
     def measure(self, task: Task, write: Write) -> Cost:
         """Measure a task, with a new worker after each that is lost. Rows are written as they come."""
         shape = (task.problem.m, task.problem.n, task.problem.k)
-        left, costs, flushing, again = list(task.wanted), [], {}, False
+        left, costs, seconds, so_far, again = list(task.wanted), [], Counter[str](), {}, False
 
-        def append(line: str) -> None:
-            write([line])
-            left.remove(json.loads(line)["c"])
+        def append(lines: list[str]) -> None:
+            write(lines)
+            for line in lines:
+                left.remove(json.loads(line)["c"])
 
         while left:
             try:
                 wanted = list(left)
-                flushing = self._process.measure(task.problem, wanted, append)
-                costs.append(1000 * flushing.pop("seconds") / len(wanted))
+                so_far = self._process.measure(task.problem, wanted, append)
+                parts = so_far.pop("seconds")
+                costs.append(1000 * (sum(parts.values()) - parts[WAITING]) / len(wanted))
+                seconds.update(parts)
             except WorkerLost as lost:
                 guilty = [lost.candidate] if lost.candidate in left else list(left) if again else []
                 again = True
                 home = rows.device_id(self.facts["device"])
                 for index in guilty:
-                    append(rows.encode(Row(shape, index, lost.status, note=str(lost), device=home)))
+                    append([rows.encode(Row(shape, index, lost.status, note=str(lost), device=home))])
                 names = ", ".join(self.job.candidates[index].label for index in guilty) or "between candidates"
                 self.notice(f"{task.problem}, {names}: {lost.status} ({lost}); a new worker goes on")
                 self._process = self._start()
-        return Cost(tuple(costs), flushing)
+        return Cost(tuple(costs), dict(seconds), so_far)
 
     def close(self) -> None:
         self._process.kill()
@@ -226,7 +233,8 @@ class Sweep:
     hire: Callable[[Job, float, Callable[[str], None]], Crew] = Bench
     candidates: list[Candidate] = field(init=False)
     costs: list[float] = field(init=False, default_factory=list)
-    flushing: dict[str, int] = field(init=False, default_factory=dict)
+    seconds: Counter[str] = field(init=False, default_factory=Counter)
+    so_far: dict[str, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.candidates = self.experiment.all_candidates()
@@ -252,7 +260,8 @@ class Sweep:
                 measured = crew.measure_all(tasks, writer.write)
                 for number, (task, cost) in enumerate(measured, len(problems) - len(tasks) + 1):
                     self.costs += cost.milliseconds
-                    self.flushing = cost.flushing or self.flushing
+                    self.seconds.update(cost.seconds)
+                    self.so_far = cost.so_far or self.so_far
                     self.on_progress(number, len(problems), task.problem)
                 finished = self._finished(rows.read_run(path), time.monotonic() - began)
                 file.write(_line({"finished": finished}))
@@ -308,8 +317,12 @@ class Sweep:
         return None
 
     def _finished(self, run: Run, wall_s: float) -> dict[str, Any]:
-        """What the harness costs and how far it can be trusted; medians leave out problems that compiled."""
-        found: dict[str, Any] = {"wall_s": round(wall_s, 1), **self.flushing}
+        """What the harness costs and how far it can be trusted; medians leave out problems that compiled.
+
+        `seconds`: by part of the work (`experiments.spent`), of all workers together.
+        """
+        found: dict[str, Any] = {"wall_s": round(wall_s, 1), **self.so_far}
+        found["seconds"] = {part: round(self.seconds[part], 2) for part in PARTS}
         if self.costs:
             found["ms_per_candidate_and_shape"] = round(statistics.median(self.costs), 3)
         empty = [c.label for c in self.candidates if c.variant == EMPTY]

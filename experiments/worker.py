@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -34,10 +33,13 @@ from common.timing import (
     empty_kernel,
 )
 from experiments.plan import CHOSEN, EMPTY, Candidate
+from experiments.spent import WAITING, Spent
 from variants.choice import choose, launch_label
 
 NOBODY = -1
 """Stands for the candidate while inputs and reference are made."""
+TELEMETRY_SHARE = 0.02
+"""Of the time that asking the driver for clock and power may take."""
 Send = Callable[[tuple[str, Any]], None]
 
 
@@ -74,8 +76,9 @@ class Poisoned(RuntimeError):
 def serve(connection: Connection, job: Job, steps: MutableSequence[int]) -> None:
     """Answer problems until the pipe closes.
 
-    Sends ("ready", facts) once; for a problem ("row", line) for each candidate and ("done", what it cost); ("lost",
-    reason) before it gives up. `steps` is shared: the candidate at work, and a count of its steps as a sign of life.
+    Sends ("ready", facts) once; for a problem ("rows", lines), those that fail at once, those that were timed together,
+    and ("done", what it cost); ("lost", reason) before it gives up. `steps` is shared: the candidate at work, and a
+    count of its steps as a sign of life.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -84,9 +87,9 @@ def serve(connection: Connection, job: Job, steps: MutableSequence[int]) -> None
         connection.send(("ready", worker.facts()))
         while True:
             problem, wanted = connection.recv()
-            began = time.perf_counter()
             worker.measure(problem, wanted)
-            connection.send(("done", {"seconds": time.perf_counter() - began, **worker.flushing()}))
+            connection.send(("done", {"seconds": worker.spent.take(), **worker.so_far()}))
+            worker.spent.enter(WAITING)
     except (EOFError, BrokenPipeError):
         return
     except Exception as error:
@@ -105,14 +108,14 @@ class Worker:
     """Checks, captures and times the candidates of one problem after another on one device."""
 
     def __init__(self, job: Job, send: Send, steps: MutableSequence[int]) -> None:
-        self.job, self.send, self.steps = job, send, steps
+        self.job, self.send, self.steps, self.spent = job, send, steps, Spent()
         self.device = "cpu" if interpreting() else "cuda"
         self.stopwatch = None if interpreting() else Stopwatch()
         if self.stopwatch is not None:
             torch.cuda.set_stream(self.stopwatch.stream)
         identity = device_info.identity()
         self.device_id = device_id(identity)
-        self.telemetry = device_info.Telemetry(identity["uuid"])
+        self.telemetry = device_info.Telemetry(identity["uuid"], TELEMETRY_SHARE)
 
     def facts(self) -> dict[str, Any]:
         """Device, versions and method, for the run's header."""
@@ -124,34 +127,40 @@ class Worker:
             return facts | {"timing": {"method": DO_BENCH, **windows}}
         return facts | {"timing": {"method": METHOD, "flush_bytes": self.stopwatch.flush_bytes}}
 
-    def flushing(self) -> dict[str, int]:
-        """How often the host was too slow so far, and what the flush has grown to."""
+    def so_far(self) -> dict[str, float]:
+        """How often the host was too slow, what the flush has grown to, the age of the oldest telemetry in a row."""
         if self.stopwatch is None:
             return {}
-        return {"retaken": self.stopwatch.retaken, "flush_writes": self.stopwatch.most_writes}
+        return {
+            "retaken": self.stopwatch.retaken,
+            "flush_writes": self.stopwatch.most_writes,
+            "telemetry_age_s": round(self.telemetry.oldest_s, 2),
+        }
 
     def measure(self, problem: Problem, wanted: list[int]) -> None:
         """Send one row for each wanted candidate; of those that fail at once."""
         self._announce(NOBODY)
         shape = (problem.m, problem.n, problem.k)
         try:
+            self.spent.enter("inputs")
             inputs = make_inputs(problem, self.job.seed, device=self.device)
+            self.spent.enter("reference")
             exact = reference(*inputs)
         except torch.cuda.OutOfMemoryError as error:
-            for index in wanted:
-                self._send(Row(shape, index, "out_of_resources", note=f"inputs and reference: {_one_line(error)}"))
+            note = f"inputs and reference: {_one_line(error)}"
+            self._send([Row(shape, index, "out_of_resources", note=note) for index in wanted])
             return
-        before = self.telemetry.read()
+        before = self._telemetry()
         ready = []
         for index in wanted:
             self._announce(index)
             found = self._check(problem, index, inputs, exact)
             if isinstance(found, Row):
-                self._send(found)
+                self._send([found])
             else:
                 ready.append(found)
         if ready and self.stopwatch is not None:
-            self._time(ready, exact, before, f"{self.job.seed} {problem}", self.stopwatch)
+            self._send(self._time(ready, exact, before, f"{self.job.seed} {problem}", self.stopwatch))
 
     def _check(
         self, problem: Problem, index: int, inputs: tuple[torch.Tensor, torch.Tensor], exact: Reference
@@ -161,11 +170,13 @@ class Worker:
         if candidate.variant == EMPTY:
             row = Row(shape, index, "ok")
             return self._ready(row, lambda: empty_kernel[(1,)](), None) if self.stopwatch else row
+        self.spent.enter("prepare")
         try:
             a, b = inputs
             out = torch.full((problem.m, problem.n), float("nan"), dtype=a.dtype, device=a.device)
             prepared = self._prepared(candidate, problem, a, b, out)
             prepared.run()
+            self.spent.enter("check")
             check = exact.check(out, roundings(prepared.variant.card, prepared.schedule))
         except Exception as error:
             return Row(shape, index, self._status(error), note=_one_line(error))
@@ -186,6 +197,7 @@ class Worker:
 
     def _ready(self, row: Row, call: Callable[[], object], prepared: Prepared | None) -> Ready:
         assert self.stopwatch is not None
+        self.spent.enter("capture")
         return Ready(row, call, self.stopwatch.capture(call) if self.job.timing == "graph" else None, prepared)
 
     def _time(
@@ -195,20 +207,24 @@ class Worker:
         before: tuple[int | None, ...],
         seed: str,
         stopwatch: Stopwatch,
-    ) -> None:
+    ) -> list[Row]:
         """Take the samples, and look at the last replay's result as at the first run's."""
+        self.spent.enter("samples")
         samples = self._samples(ready, seed, stopwatch)
-        pairs = zip(before, self.telemetry.read(), strict=True)
+        pairs = zip(before, self._telemetry(), strict=True)
         clocks, watts, throttle = ((x, y) if x is not None and y is not None else () for x, y in pairs)
-        errors = _errors(ready, exact)
+        self.spent.enter("check")
+        errors, rows = _errors(ready, exact), []
         for one, taken, error in zip(ready, samples, errors, strict=True):
             row = replace(one.row, clocks=clocks, watts=watts, throttle=throttle)
             if one.prepared is not None and row.status == "ok":
                 check = exact.judge(error, roundings(one.prepared.variant.card, one.prepared.schedule))
                 if not self._right(check):
-                    self._send(replace(row, status="incorrect", error=check.error, note="right at first, not replayed"))
+                    note = "right at first, not replayed"
+                    rows.append(replace(row, status="incorrect", error=check.error, note=note))
                     continue
-            self._send(replace(row, samples=tuple(taken)))
+            rows.append(replace(row, samples=tuple(taken)))
+        return rows
 
     def _samples(self, ready: list[Ready], seed: str, stopwatch: Stopwatch) -> list[list[float]]:
         """The samples of each candidate, in microseconds."""
@@ -229,8 +245,13 @@ class Worker:
         self.steps[0] = candidate
         self.steps[1] += 1
 
-    def _send(self, row: Row) -> None:
-        self.send(("row", encode(replace(row, device=self.device_id))))
+    def _telemetry(self) -> tuple[int | None, ...]:
+        self.spent.enter("telemetry")
+        return self.telemetry.read()
+
+    def _send(self, rows: list[Row]) -> None:
+        self.spent.enter("messages")
+        self.send(("rows", [encode(replace(row, device=self.device_id)) for row in rows]))
 
     def _synchronize(self) -> None:
         if self.device == "cuda":
