@@ -362,6 +362,11 @@ def plan(card: Card, m: int, n: int, k: int, config: Config, sm_count: int) -> S
     return decomposition.always_two_tile(tiles_m, tiles_n, iters, programs)
 
 
+def is_sum(size: int) -> bool:
+    """Whether a side of a tile is the sum of two different powers of two of at least 32."""
+    return size.bit_count() == 2 and size % 32 == 0
+
+
 def check_config(variant: Variant, config: Config) -> None:
     """Raise UnsupportedProblem for a config that the variant cannot have, whatever the problem."""
     card = variant.card
@@ -380,13 +385,15 @@ def check_config(variant: Variant, config: Config) -> None:
         allowed = ", ".join(card.contract.precisions)
         raise UnsupportedProblem(f"{variant.name}: precision {config.precision!r}; it has {allowed}")
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
+    if card.contract.two_powers and sum(map(is_sum, config.block[:2])) != 1:
+        raise UnsupportedProblem(f"{variant.name}: block {config.block}: one of BLOCK_M and BLOCK_N is 96, 160 or 192")
     for name, size, least in zip(names, config.block, card.contract.least_block, strict=True):
         if card.contract.three_quarters and name == "BLOCK_N":
             if size < least or size % 3 or (size // 3) & (size // 3 - 1):
                 raise UnsupportedProblem(
                     f"{variant.name}: BLOCK_N={size}: three quarters of a power of two, at least {least}"
                 )
-        elif size < least or size & (size - 1):
+        elif size < least or (size & (size - 1) and not (card.contract.two_powers and is_sum(size))):
             raise UnsupportedProblem(f"{name}={size}: a block is a power of two of at least {least}")
     block_m, block_n, block_k = config.block
     if max(block_m * block_n, block_m * block_k, block_k * block_n) > MOST_TILE:
@@ -414,7 +421,7 @@ def check_config(variant: Variant, config: Config) -> None:
 def _check_warpgroups(variant: Variant, config: Config) -> None:
     """Raise UnsupportedProblem for warps and tiles that wgmma cannot have."""
     block_m, block_n, _ = config.block
-    rows = block_m // variant.card.ctas
+    rows = (block_n if is_sum(block_m) else block_m) // variant.card.ctas
     if config.num_warps not in (4, 8) or config.num_warps * 16 > rows:
         raise UnsupportedProblem(
             f"{variant.name}: num_warps={config.num_warps}: one or two warpgroups (4 or 8 warps) multiply, each warp "

@@ -21,7 +21,7 @@ import variants
 from common import tma
 from common.card import Config
 from common.errors import UnsupportedProblem
-from common.launcher import GLUON_TRITON, Prepared, Variant, has_language, prepare
+from common.launcher import GLUON_TRITON, Prepared, Variant, has_language, is_sum, prepare
 from common.problem import Problem, make_inputs
 from common.quick import QuickLaunch
 from common.reference import reference
@@ -77,7 +77,7 @@ def test_each_tile_compiles_for_sm_90_with_wgmma_and_tma_and_no_local_memory(com
         assert kernel["shared_bytes"] <= 232448, kernel
         # One a 16-deep step of K and 64 rows of a warpgroup.
         block_m //= variants.get(kernel["variant"]).card.ctas
-        rows = max(block_m // (16 * kernel["warps"]), 1)
+        rows = max((block_n if is_sum(block_m) else block_m) // (16 * kernel["warps"]), 1)
         assert kernel["wgmma"] % (rows * block_k // 16) == 0 and kernel["wgmma"] > 0, kernel
         assert kernel["tma"] > 0, kernel
         # A thread reads the partial sums, from L2 or from the cluster's shared memory, in vectors.
@@ -167,7 +167,7 @@ def test_v09_is_the_twin_that_can_be_explored() -> None:
         r"load\(slot \+ elements, cache_modifier='.cg'\)",
         r"store\(counters_ptr \+ tile, 0\)",
     ]
-    for name in ("v09", "v10", "v12", "v14", "v15", "v16"):
+    for name in ("v09", "v10", "v12", "v14", "v15", "v16", "v17"):
         steps = protocol(name)
         assert len(steps) == len(pattern), (name, steps)
         for step, wanted in zip(steps, pattern, strict=True):
@@ -186,7 +186,8 @@ def split_in(name: str, wanted: int | None) -> dict[str, int | None]:
 def small(name: str, block: tuple[int, int, int]) -> Config:
     """A config with few stages and this block for each CTA, or one three quarters as wide where it has no other."""
     v, (block_m, block_n, block_k) = variants.get(name), block
-    width = 3 * block_n // 2 if v.card.contract.three_quarters else block_n
+    odd = v.card.contract.three_quarters or v.card.contract.two_powers
+    width = 3 * block_n // 2 if odd else block_n
     return v.card.default.replace(block=(v.card.ctas * block_m, width, block_k), num_warps=4, num_stages=3)
 
 

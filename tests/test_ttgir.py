@@ -80,6 +80,9 @@ CASES = [
     ("v15", config("v15", 1, 2, block=(128, 64, 64))),
     ("v15", config("v15", 3, 3, block=(128, 64, 64))),
     ("v16", config("v16", 2, 3, block=(128, 96, 64))),
+    ("v17", config("v17", 1, 3, block=(64, 96, 64))),
+    ("v17", config("v17", 3, 2, block=(96, 64, 64))),
+    ("v17", config("v17", 1, 3, block=(160, 64, 64))),
 ]
 LABELS = [f"{name} {c.num_stages} stages split {c.split}" for name, c in CASES]
 SIZES = (200, 264, 712)
