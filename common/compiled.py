@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from common import triton_versions
-from common.architectures import Architecture
+from common.architectures import Architecture, architecture
 from common.card import Card, Config, read_card
 from common.inspection import Inspection
 
@@ -166,13 +166,25 @@ def inspect(jobs: list[Job], progress: Callable[[int, int], None] | None = None)
     return [found[job] for job in jobs]
 
 
+def kind_of(job: Job) -> tuple[str, str]:
+    """What jobs of one process have in common: the version of Triton and the backend.
+
+    After a kernel was compiled for NVIDIA, LLVM may number the same kernel's values for AMD differently, to other
+    registers (seen with v08 and Triton 3.9: 213 or 217), so that the order of jobs would show in the numbers.
+    """
+    return job.triton, architecture(job.architecture).backend
+
+
 class _Workers:
-    """Threads that each drive one process at a time, and take a new one for another Triton or after a crash."""
+    """Threads that each drive one process at a time, and take a new one for another kind of job or after a crash."""
 
     def __init__(self, jobs: list[Job], progress: Callable[[int, int], None] | None) -> None:
         self.waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
         # The longest first, so that no core is left with a long one at the end.
-        for job in sorted(jobs, key=lambda job: (job.triton, job.kernel == "full_tiles", job.architecture not in SLOW)):
+        def late(job: Job) -> tuple[object, ...]:
+            return (*kind_of(job), job.kernel == "full_tiles", job.architecture not in SLOW)
+
+        for job in sorted(jobs, key=late):
             self.waiting.put(job)
         self.total, self.progress = len(jobs), progress
         self.done: dict[Job, Inspection] = {}
@@ -209,10 +221,10 @@ class _Workers:
                     job = self.waiting.get_nowait()
                 except queue.Empty:
                     return
-                if worker is None or worker.version != job.triton:
+                if worker is None or worker.kind != kind_of(job):
                     if worker is not None:
                         worker.close()
-                    worker = _Worker(job.triton)
+                    worker = _Worker(*kind_of(job))
                     self.workers.append(worker)
                     if self.stopping.is_set():  # whoever stopped the others may not have seen this one
                         worker.kill()
@@ -241,10 +253,10 @@ class _Workers:
 
 
 class _Worker:
-    """A process of `common.compile_worker` with one version of Triton."""
+    """A process of `common.compile_worker` with one version of Triton, for one maker's GPUs."""
 
-    def __init__(self, version: str) -> None:
-        self.version = version
+    def __init__(self, version: str, backend: str) -> None:
+        self.kind = (version, backend)
         place = triton_versions.folder(version)
         path = [str(place)] if place else []
         environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
