@@ -7,6 +7,7 @@ described as its transpose. Source of the limits: CUDA driver API, `cuTensorMapE
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -60,6 +61,15 @@ def plain_descriptor(x: torch.Tensor, block: tuple[int, int]) -> Any:
     return found
 
 
+@lru_cache(maxsize=256)
+def _layout(shape: tuple[int, ...], dtype: torch.dtype, bases: tuple[tuple[int, ...], ...]) -> Any:
+    """A block's layout in shared memory, kept: finding it takes half of a descriptor's time."""
+    from triton.experimental.gluon import language as gl
+
+    element = getattr(gl, str(dtype).removeprefix("torch."))
+    return gl.NVMMASharedLayout.get_default_for(list(shape), element, cga_layout=list(map(list, bases)) or None)
+
+
 def descriptor(x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: int | None = 0) -> Any:
     """The Gluon descriptor of a 2-D tensor (or of its transpose, see `is_transposed`) in blocks of `block`.
 
@@ -67,7 +77,6 @@ def descriptor(x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: in
     next to each other in dimension `along`, one each, or all the same block for None. The descriptor keeps the
     tensor as `described`.
     """
-    from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     shape = [size * ctas if dimension == along else size for dimension, size in enumerate(block)]
@@ -75,9 +84,8 @@ def descriptor(x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: in
     if is_transposed(x):
         matrix, shape, along = x.t(), shape[::-1], None if along is None else 1 - along
     bits = range(ctas.bit_length() - 1)
-    bases = [[(1 << bit) * (along == dimension) for dimension in range(2)] for bit in bits]
-    dtype = getattr(gl, str(x.dtype).removeprefix("torch."))
-    layout = gl.NVMMASharedLayout.get_default_for(shape, dtype, cga_layout=bases or None)
+    bases = tuple(tuple((1 << bit) * (along == dimension) for dimension in range(2)) for bit in bits)
+    layout = _layout(tuple(shape), x.dtype, bases)
     found = TensorDescriptor(matrix, list(matrix.shape), [_row_stride(matrix), 1], shape, layout)
     found.described = x
     return found

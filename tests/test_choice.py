@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -311,3 +312,32 @@ def test_a_stratified_sample_has_every_class_and_only_the_corpus_shapes() -> Non
         there = sum(population.stratum(shape) == name for shape in whole)
         taken = sum(population.stratum(shape) == name for shape in chosen)
         assert taken >= 0.6 * min(there, population.LEAST), name
+
+
+def test_choosing_makes_no_more_choices_than_it_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new shape's first call waits for it."""
+    made, real = [], choice.Choice
+
+    def counted(*fields: Any) -> choice.Choice:
+        made.append(real(*fields))
+        return made[-1]
+
+    monkeypatch.setattr(choice, "Choice", counted)
+    count, arch, shared = H200
+    monkeypatch.setattr(choice, "sms", lambda device: count)
+    monkeypatch.setattr(choice, "architecture", lambda device: arch)
+    monkeypatch.setattr(choice, "interpreting", lambda: False)
+    limits = SimpleNamespace(shared_memory_per_block_optin=shared)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: limits)
+    a, b = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in ((1024, 4096), (4096, 1536)))
+    found = choice._candidates(a, b, "ieee")
+    first = next(found)
+    assert len(made) == 1
+    everyone = [first, *found]
+    expected = choice.ranked(Problem(1024, 1536, 4096), *H200)
+    kinds = [(c.variant.name, c.config.block) for c in everyone]
+    assert len(kinds[:-1]) == len(set(kinds[:-1])) and kinds[-1][0] == choice.PORTABLE
+    soonest: dict[Any, Config] = {}
+    for c in expected:
+        soonest.setdefault((c.variant.name, c.config.block), c.config)
+    assert [c.config for c in everyone[:-1]] == list(soonest.values())

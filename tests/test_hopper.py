@@ -428,3 +428,27 @@ def test_an_older_triton_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     ):
         prepare(variants.get("v10"), a, b)
     assert prepare(variants.get("v09"), a, b, config=variants.get("v09").card.default).schedule.tiles
+
+
+@WITH_GLUON
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("ctas", "along"), [(1, 0), (2, 0), (2, 1), (4, 0), (2, None)])
+def test_a_descriptor_has_the_layout_of_its_block_whatever_came_before(dtype, ctas: int, along: int | None) -> None:
+    """Layouts are kept: none may be handed out for another block, dtype or cluster."""
+    from triton.experimental.gluon import language as gl
+
+    for transposed in (False, True):
+        for block in ((128, 64), (64, 64), (64, 128)):
+            x = torch.empty((512, 256), dtype=dtype)
+            x = x.t().contiguous().t() if transposed else x
+            found = tma.descriptor(x, block, ctas, along)
+            sizes = [size * ctas if dimension == along else size for dimension, size in enumerate(block)]
+            split = along
+            if transposed:
+                sizes, split = sizes[::-1], None if along is None else 1 - along
+            bases = [
+                [(1 << bit) * (split == dimension) for dimension in range(2)] for bit in range(ctas.bit_length() - 1)
+            ]
+            element = getattr(gl, str(dtype).removeprefix("torch."))
+            assert found.layout == gl.NVMMASharedLayout.get_default_for(sizes, element, cga_layout=bases or None)
+            assert found.block_shape == sizes and found.described is x

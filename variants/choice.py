@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -142,6 +142,18 @@ def ranked(
 ) -> list[Choice]:
     """Every candidate that the GPU can run, soonest first. `row_bytes`: from one row of A, or of B, to the next; None
     where both are contiguous."""
+    return list(_soonest_first(problem, sm_count, arch, shared_memory, precision, row_bytes))
+
+
+def _soonest_first(
+    problem: Problem,
+    sm_count: int,
+    arch: str,
+    shared_memory: int,
+    precision: Precision,
+    row_bytes: tuple[int, int] | None,
+) -> Iterator[Choice]:
+    """`ranked`, each made when it is asked for: mostly the first alone is."""
     item, (m, n, k) = problem.torch_dtype.itemsize, (problem.m, problem.n, problem.k)
     row_bytes = row_bytes or (k * item, n * item)
     found = candidates(sm_count, arch, shared_memory, item, precision)
@@ -150,7 +162,8 @@ def ranked(
     if all(step % cost.LINE == 0 for step in row_bytes):
         possible &= found.aligned
     order = np.argsort(np.where(possible, times, np.inf), kind="stable")[: possible.sum()]
-    return [Choice(*found.launches[i], float(times[i])) for i in order]
+    for i in order:
+        yield Choice(*found.launches[i], float(times[i]))
 
 
 def _number(arch: str) -> int:
@@ -196,25 +209,33 @@ def choose(
     raise refused or UnsupportedProblem(f"no kernel takes {a.dtype} on this GPU")
 
 
-def _candidates(a: torch.Tensor, b: torch.Tensor, precision: Precision) -> list[Choice]:
+def _candidates(a: torch.Tensor, b: torch.Tensor, precision: Precision) -> Iterator[Choice]:
     """One choice a kernel and tile, soonest first; the card's own config where the model has nothing to say."""
     dtype = str(a.dtype).removeprefix("torch.")
     problem = Problem(a.shape[0], b.shape[1], a.shape[1], dtype=dtype)
     portable = variants.get(PORTABLE)
-    default = _for_item(portable.card.default, a.element_size(), precision)
-    fallback = [Choice(portable, default, float("inf"))]
     if not problem.flops or interpreting():
-        return fallback
+        yield Choice(portable, _for_item(portable.card.default, a.element_size(), precision), float("inf"))
+        return
     exact_fp32 = a.dtype == torch.float32 and precision == "ieee"
-    if exact_fp32:  # no tensor cores: a smaller tile keeps the accumulator and both operands in registers
-        return [Choice(portable, default.replace(block=(64, 64, 16), num_warps=4, num_stages=3), float("inf"))]
+    if not exact_fp32:
+        yield from _modelled(a, b, problem, precision)
+    default = _for_item(portable.card.default, a.element_size(), precision)
+    # Without tensor cores a smaller tile keeps the accumulator and both operands in registers.
+    block = (64, 64, 16) if exact_fp32 else (64, 64, default.block[2])
+    yield Choice(portable, default.replace(block=block, num_warps=4, num_stages=3), float("inf"))
+
+
+def _modelled(a: torch.Tensor, b: torch.Tensor, problem: Problem, precision: Precision) -> Iterator[Choice]:
+    """The soonest choice of each kernel and tile."""
     shared = torch.cuda.get_device_properties(a.device).shared_memory_per_block_optin
-    best: dict[Any, Choice] = {}
+    seen = set()
     rows = tuple(max(x.stride()) * x.element_size() for x in (a, b))
-    for choice in ranked(problem, sms(a.device), architecture(a.device), shared, precision, rows):
-        best.setdefault((choice.variant.name, choice.config.block), choice)
-    small = default.replace(block=(64, 64, default.block[2]), num_warps=4, num_stages=3)
-    return [*best.values(), Choice(portable, small, float("inf"))]
+    for choice in _soonest_first(problem, sms(a.device), architecture(a.device), shared, precision, rows):
+        kind = (choice.variant.name, choice.config.block)
+        if kind not in seen:
+            seen.add(kind)
+            yield choice
 
 
 Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None], torch.Tensor]
