@@ -142,7 +142,8 @@ class Card:
     by number, "any" for whichever came first. `workspace`: what the launcher allocates and sets at every launch.
     `language`: Gluon needs Triton 3.9 and has no interpreter. `twin`: the Triton variant with the same fix-up, which
     stands for a Gluon one where interleavings are explored. `ctas`: CTAs of a program, which are a cluster; a block is
-    theirs together.
+    theirs together. `rejected`: why a step did not help, in one sentence; the module stays so that its figures can be
+    measured again.
     """
 
     idea: str
@@ -153,6 +154,7 @@ class Card:
     default: Config
     parent: str | None = None
     reconstructed: bool = False
+    rejected: str = ""
     changed: tuple[str, ...] = ()
     diff_budget: int = 0
     tile_orders: tuple[Order, ...] = ("linear",)

@@ -418,7 +418,12 @@ def render(results: Path = RESULTS, figures: Path = HERE, readme: Path = README)
         measured=measured(shown),
         floors={run.id: median(run.medians("empty").values()) for run in shown if source.has(run, "empty")},
         blocks=blocks,
-        titles={"claims": "The thread's claims", "protocols": "Protocols", "resources": "Resources"},
+        titles={
+            "steps": "Beyond the thread",
+            "claims": "The thread's claims",
+            "protocols": "Protocols",
+            "resources": "Resources",
+        },
         light=HtmlFormatter(style="default").get_style_defs(".code"),
         dark=HtmlFormatter(style="github-dark").get_style_defs(".code"),
     )

@@ -25,6 +25,7 @@ CARD = Card(
     idea="tiles are cut into slabs of K, and every program does the same number of slabs in a row, of two tiles or more",
     position="beyond the thread",
     parent="v10",
+    rejected="slower than v10 in every class of shapes, most where tiles are few, and hardly ever the faster of the two",
     changed=("count_segments", "segment", "load_operands", "multiply", "persistent_tiles", "unit_of_work"),
     diff_budget=80,
     language="gluon",

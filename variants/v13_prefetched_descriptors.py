@@ -18,6 +18,7 @@ CARD = Card(
     idea="the descriptors of A and B are prefetched at the kernel's first instruction",
     position="beyond the thread",
     parent="v11",
+    rejected="no faster than v11 in any class of shapes, and at equal configurations a little slower in most",
     changed=("cluster_tile",),
     diff_budget=10,
     language="gluon",
