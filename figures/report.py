@@ -420,6 +420,7 @@ def render(results: Path = RESULTS, figures: Path = HERE, readme: Path = README)
         blocks=blocks,
         titles={
             "steps": "Beyond the thread",
+            "devices": "Several GPUs",
             "claims": "The thread's claims",
             "protocols": "Protocols",
             "resources": "Resources",
