@@ -10,6 +10,7 @@ import json
 import lzma
 import math
 import os
+import statistics
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -66,7 +67,7 @@ class Row:
     @property
     def median(self) -> float:
         """Microseconds."""
-        return float(np.median(self.samples))
+        return float(statistics.median(self.samples))
 
 
 def device_id(device: dict[str, Any]) -> str:

@@ -74,14 +74,22 @@ GOALS = (
 DOCUMENTS = ("fix_up", "host_time")
 
 
-def asked(results: Path) -> list[tuple[Goal, Found | None, str]]:
+Newest = dict[str, Run | Document | None]
+
+
+def newest(results: Path) -> Newest:
+    """The newest run or document of everything that a goal asks, None where there is none."""
+    return {
+        name: documents.newest(results, name) if name in DOCUMENTS else rows.newest_run(results, name)
+        for name in dict.fromkeys(goal.on for goal in GOALS)
+    }
+
+
+def asked(there: Newest) -> list[tuple[Goal, Found | None, str]]:
     """Every goal with what was found, None where nothing was, and the id of what it was found in."""
-    newest: dict[str, Run | Document | None] = {}
-    for name in dict.fromkeys(goal.on for goal in GOALS):
-        newest[name] = documents.newest(results, name) if name in DOCUMENTS else rows.newest_run(results, name)
     told = []
     for goal in GOALS:
-        there = newest[goal.on]
-        found = goal.ask(there) if there is not None else None
-        told.append((goal, found, there.id if found else ""))
+        on = there[goal.on]
+        found = goal.ask(on) if on is not None else None
+        told.append((goal, found, on.id if on is not None and found else ""))
     return told

@@ -29,7 +29,8 @@ def render(results: Path) -> str:
 def _rendered(results: Path, files: tuple[tuple[Path, int], ...]) -> str:
     """`files`: what it is made of, with the time of their last change; whole corpora are not read twice."""
     lines = [line(["goal", "bound", "found, 95 %", "shapes", "standing", "run"]), line(["---"] * 6)]
-    for goal, found, run in goals.asked(results):
+    newest = goals.newest(results)
+    for goal, found, run in goals.asked(newest):
         if found is None:
             lines.append(line([goal.what, goal.bound, NOT_MEASURED, "", "", ""]))
             continue
@@ -38,9 +39,9 @@ def _rendered(results: Path, files: tuple[tuple[Path, int], ...]) -> str:
         text = f"{shown[0]} [{shown[1]}, {shown[2]}]" + (f"; {found.note}" if found.note else "")
         lines.append(line([goal.what, goal.bound, text, f"{value.count:,}", goal.standing(found), f"`{run}`"]))
     for name in CLASSES:
-        run = rows.newest_run(results, name)
-        if run is not None and source.has(run, corpus.CHOSEN):
-            lines += ["", *_by_class(name, run)]
+        there = newest[name]
+        if isinstance(there, Run) and source.has(there, corpus.CHOSEN):
+            lines += ["", *_by_class(name, there)]
     return "\n".join(lines) + "\n"
 
 

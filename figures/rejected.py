@@ -24,7 +24,7 @@ than {100 * MARGIN:g} % above 1, neither when it takes the parent's place nor wh
 modules stay, right and tested, so that the figures can be measured again on another GPU:
 
 ```console
-make measure EXPERIMENTS=rejected
+make measure EXPERIMENTS=steps
 make table
 ```
 """

@@ -23,7 +23,15 @@ from figures import source
 from figures.halves import Halves, Ratios
 
 FIRST = "v09"
-SWEEPS = ("rejected", "hopper_tiles", "unaligned", "matmul_training", "v09_tiles", "corpus_regret")
+SWEEPS = (
+    "steps",
+    "hopper_tiles",
+    "unaligned",
+    "matmul_training",
+    "sides_training",
+    "v09_tiles",
+    "corpus_regret",
+)
 """Experiments that give a variant several configurations on a sample of the paper's population."""
 LEAST = 8
 """Shapes that a class needs to be told: an interval of fewer is too narrow."""

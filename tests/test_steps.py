@@ -166,7 +166,7 @@ def test_cards_say_what_the_committed_rows_say() -> None:
     """A step that did not help says why on its card, and one that did, or is not decided, says nothing."""
     found = steps.measured(RESULTS)
     said = {step: steps.verdict([g for g in found if g.step == step]) for step in steps.steps()}
-    assert None not in said.values()
+    assert [v for step, v in said.items() if "v09" <= step < "v17"].count(None) == 0
     wrong = {step: v for step, v in said.items() if (v == "does not help") != bool(variants.get(step).card.rejected)}
     assert wrong == {}
     assert not any(variants.get(name).card.rejected for name in variants.all_names() if name not in said)
@@ -180,10 +180,9 @@ def test_the_page_of_rejected_steps_is_not_stale() -> None:
     assert table.count("[did not help](variants/rejected.md)") == len(named)
 
 
-def test_what_the_page_says_to_measure_holds_every_rejected_step_and_its_parent() -> None:
-    again = load(Path(__file__).parent.parent / "experiments" / "rejected.yaml")
+def test_what_the_page_says_to_measure_holds_every_step_and_its_parent() -> None:
+    again = load(Path(__file__).parent.parent / "experiments" / "steps.yaml")
     measured = {candidate.variant for candidate in again.all_candidates()}
     for step in steps.steps():
-        if variants.get(step).card.rejected:
-            assert {step, steps.parent_of(step)} <= measured
+        assert {step, steps.parent_of(step)} <= measured
     assert again.name in steps.SWEEPS and f"EXPERIMENTS={again.name}" in rejected.HEAD
