@@ -167,11 +167,7 @@ def inspect(jobs: list[Job], progress: Callable[[int, int], None] | None = None)
 
 
 def kind_of(job: Job) -> tuple[str, str]:
-    """What jobs of one process have in common: the version of Triton and the backend.
-
-    After a kernel was compiled for NVIDIA, LLVM may number the same kernel's values for AMD differently, to other
-    registers (seen with v08 and Triton 3.9: 213 or 217), so that the order of jobs would show in the numbers.
-    """
+    """What jobs of one process have in common: the version of Triton and the backend."""
     return job.triton, architecture(job.architecture).backend
 
 
@@ -180,6 +176,7 @@ class _Workers:
 
     def __init__(self, jobs: list[Job], progress: Callable[[int, int], None] | None) -> None:
         self.waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+
         # The longest first, so that no core is left with a long one at the end.
         def late(job: Job) -> tuple[object, ...]:
             return (*kind_of(job), job.kernel == "full_tiles", job.architecture not in SLOW)

@@ -35,6 +35,11 @@ _PLAIN = ("status", "registers", "stack_bytes", "spill_store_bytes", "spill_load
 _PLAIN += ("dynamic_shared_bytes", "programs_per_sm", "code_bytes", "instructions", "loop_depth", "hot_loops")
 COLUMNS = (*KEY, *_PLAIN, *KINDS, *(f"hot_{kind}" for kind in KINDS), "locks_set", "locks_after_barrier", "error")
 
+LOOSE_BACKEND, LOOSE_BY = "gfx", 0.03
+"""LLVM's code for AMD GPUs is not the same in every process: v08's first wave for gfx942 took 213 registers in most and
+217 in some, of one TTGIR by one Triton 3.9. There these counts may differ by a share; all others are exact."""
+LOOSE_COLUMNS = ("registers", "code_bytes", "instructions", "integer", "hot_integer")
+
 Row = dict[str, str]
 
 
@@ -150,6 +155,14 @@ def differences(committed: list[Row], found: list[Row], whole: bool = True) -> l
         result += [
             Difference(about, name, old[about][name], new[about][name])
             for name in COLUMNS
-            if old[about][name] != new[about][name]
+            if not _alike(name, old[about], new[about])
         ]
     return result
+
+
+def _alike(column: str, a: Row, b: Row) -> bool:
+    if a[column] == b[column]:
+        return True
+    if column not in LOOSE_COLUMNS or not a["architecture"].startswith(LOOSE_BACKEND):
+        return False
+    return abs(int(a[column]) - int(b[column])) <= LOOSE_BY * int(a[column])

@@ -51,6 +51,21 @@ def test_a_kernel_that_begins_to_spill_is_noticed(tmp_path: Path) -> None:
     assert "stack_bytes 0 → 96" in str(found) and "sm_80" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "changes", "noticed"),
+    [
+        ("gfx942", {"registers": 102}, False),
+        ("gfx942", {"registers": 104}, True),
+        ("gfx942", {"spill_store_bytes": 4}, True),
+        ("sm_80", {"registers": 102}, True),
+    ],
+)
+def test_only_what_llvm_leaves_open_for_amd_may_differ(architecture: str, changes: dict, noticed: bool) -> None:
+    committed, now = (goldens.row(record(**more)) for more in ({}, changes))
+    committed["architecture"] = now["architecture"] = architecture
+    assert bool(goldens.differences([committed], [now])) == noticed
+
+
 def test_a_row_that_is_new_or_gone_is_noticed(tmp_path: Path) -> None:
     committed = [goldens.row(record())]
     assert "absent in the table, there now" in str(goldens.differences([], committed)[0])
