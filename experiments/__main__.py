@@ -269,6 +269,17 @@ def facts(
 
 
 @app.command()
+def overheads(out: Out = None) -> None:
+    """Measure the host's part of a call of variants.matmul like one before, and what putting a tile together takes."""
+    os.environ["TRITON_INTERPRET"] = "0"
+    _require_gpu("its overheads cannot be measured elsewhere")
+    from experiments.overheads import measure
+
+    folder = destination(out, False)
+    print("\n".join(map(str, measure(folder, lambda text: print(text, file=sys.stderr, flush=True)))))
+
+
+@app.command()
 def counters(
     file: Annotated[Path, typer.Argument(help="an experiment whose calls are profiled")] = HERE / "counters.yaml",
     out: Out = None,
