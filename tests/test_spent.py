@@ -15,6 +15,7 @@ import variants
 from common import device, rows
 from common.launcher import Launch, Variant
 from common.problem import Problem
+from common.reference import Reference
 from common.timing import Timed
 from experiments.__main__ import app
 from experiments.plan import Candidate
@@ -164,6 +165,30 @@ def test_what_was_timed_comes_in_one_message_and_only_what_was_right(monkeypatch
     seconds = worker.spent.take()
     measured = {part for part, value in seconds.items() if value > 0}
     assert measured == set(PARTS), "each part is entered in the course of a problem"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for a GPU")
+def test_the_host_waits_for_the_first_run_only_when_its_graph_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, sent = in_process(monkeypatch, {"right": right})
+    did, real_error, real_capture = [], Reference.error, worker.stopwatch.capture
+
+    class Pending:
+        def __init__(self, value: torch.Tensor) -> None:
+            did.append("compared")
+            self.value = value
+
+        def __float__(self) -> float:
+            did.append("waited")
+            return float(self.value)
+
+        def double(self) -> torch.Tensor:
+            return self.value.double()
+
+    monkeypatch.setattr(Reference, "error", lambda self, c: Pending(real_error(self, c)))
+    worker.stopwatch.capture = lambda call: did.append("captured") or real_capture(call)
+    worker.measure(Problem(32, 32, 32), [0])
+    assert did == ["compared", "captured", "waited", "compared"]
+    assert [json.loads(line)["s"] for _, lines in sent for line in lines] == ["ok"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for a GPU")
