@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import itertools
 import json
 import multiprocessing
 import statistics
@@ -43,7 +44,7 @@ class WorkerLost(RuntimeError):
 
 
 class Process:
-    """One worker process, its pipe and the step that it is at."""
+    """One worker process, its pipe, the step that it is at, and what it was asked and has not answered."""
 
     def __init__(self, job: Job, limit_s: float) -> None:
         context = multiprocessing.get_context("spawn")
@@ -53,17 +54,25 @@ class Process:
         self._process.start()
         theirs.close()
         self._limit_s = limit_s
+        self._asked: list[tuple[Problem, list[int]]] = []
         _, self.facts = self._receive(STARTUP_S)
 
-    def measure(self, problem: Problem, wanted: list[int], on_rows: Callable[[list[str]], None]) -> dict[str, Any]:
-        """Send a problem, hand rows on as they come, return what it cost. Raises WorkerLost."""
+    def ask(self, problem: Problem, wanted: list[int]) -> None:
+        """Send a problem, unless it is on its way already. Raises WorkerLost."""
+        if (problem, wanted) in self._asked:
+            return
         try:
             self._pipe.send((problem, wanted))
         except OSError:
             raise self._ended() from None
+        self._asked.append((problem, wanted))
+
+    def answer(self, on_rows: Callable[[list[str]], None]) -> dict[str, Any]:
+        """Hand rows of the problem that was asked first on as they come, return what it cost. Raises WorkerLost."""
         while True:
             kind, value = self._receive(self._limit_s)
             if kind == "done":
+                self._asked.pop(0)
                 return value
             on_rows(value)
 
@@ -157,11 +166,14 @@ class Bench:
 
     def measure_all(self, tasks: list[Task], write: Write) -> Iterator[tuple[Task, Cost]]:
         """Measure tasks one after another; each is handed on when its last row is written."""
-        for task in tasks:
-            yield task, self.measure(task, write)
+        for task, following in itertools.zip_longest(tasks, tasks[1:]):
+            yield task, self.measure(task, write, following)
 
-    def measure(self, task: Task, write: Write) -> Cost:
-        """Measure a task, with a new worker after each that is lost. Rows are written as they come."""
+    def measure(self, task: Task, write: Write, following: Task | None = None) -> Cost:
+        """Measure a task, with a new worker after each that is lost. Rows are written as they come.
+
+        `following`: the next task, which the worker goes on with at once, while this one's rows are written.
+        """
         shape = (task.problem.m, task.problem.n, task.problem.k)
         left, costs, seconds, so_far, again = list(task.wanted), [], Counter[str](), {}, False
 
@@ -173,7 +185,10 @@ class Bench:
         while left:
             try:
                 wanted = list(left)
-                so_far = self._process.measure(task.problem, wanted, append)
+                self._process.ask(task.problem, wanted)
+                if following is not None:
+                    self._process.ask(following.problem, list(following.wanted))
+                so_far = self._process.answer(append)
                 parts = so_far.pop("seconds")
                 costs.append(1000 * (sum(parts.values()) - parts[WAITING]) / len(wanted))
                 seconds.update(parts)

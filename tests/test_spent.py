@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +14,15 @@ from typer.testing import CliRunner
 import experiments.worker
 import variants
 from common import device, rows
+from common.card import Config
 from common.launcher import Launch, Variant
 from common.problem import Problem
 from common.reference import Reference
 from common.timing import Timed
+from experiments import runner
 from experiments.__main__ import app
 from experiments.plan import Candidate
+from experiments.runner import Bench, Task, WorkerLost
 from experiments.spent import PARTS, Spent, told
 from experiments.worker import Job, Worker
 
@@ -215,3 +219,46 @@ def test_time_is_counted_where_it_passes(monkeypatch: pytest.MonkeyPatch) -> Non
     worker.measure(Problem(32, 32, 32), [0])
     expected = {"inputs": 1, "reference": 2, "prepare": 4, "check": 2 * 8, "capture": 16, "samples": 32}
     assert worker.spent.take() == {"waiting": 0, **expected, "telemetry": 2 * 64, "messages": 128}
+
+
+class Hired:
+    """Stands for a worker process: answers what it was asked first, one row a candidate; the first one dies."""
+
+    def __init__(self, number: int, heard: list[tuple[int, int, tuple[int, ...]]]) -> None:
+        self.facts = {"device": {"name": "none", "uuid": None}}
+        self.number, self._asked = number, []
+        self._pipe = SimpleNamespace(send=lambda message: heard.append((number, message[0].k, tuple(message[1]))))
+
+    ask = runner.Process.ask
+
+    def answer(self, on_rows) -> dict:
+        problem, wanted = self._asked[0]
+        shape = (problem.m, problem.n, problem.k)
+        if self.number == 1 and problem.k == 2:
+            on_rows([rows.encode(rows.Row(shape, wanted[0], "unsupported"))])
+            raise WorkerLost("timeout", wanted[1], "no step")
+        on_rows([rows.encode(rows.Row(shape, index, "ok", (1.0,))) for index in wanted])
+        self._asked.pop(0)
+        return {"seconds": dict.fromkeys(PARTS, 1.0)}
+
+
+def test_a_worker_has_the_next_problem_before_it_is_done_and_nothing_is_lost_with_it(monkeypatch) -> None:
+    heard: list[tuple[int, int, tuple[int, ...]]] = []
+    numbers = itertools.count(1)
+    monkeypatch.setattr(runner, "Process", lambda job, limit_s: Hired(next(numbers), heard))
+    candidates = [Candidate("v04", "sms", Config(), number) for number in range(3)]
+    bench = Bench(Job(candidates, 1, 0, None), 1.0, lambda text: None)
+    written: list[tuple[int, int, str]] = []
+
+    def write(lines: list[str]) -> None:
+        found = map(rows.decode, map(json.loads, lines))
+        written.extend((row.problem[2], row.candidate, row.status) for row in found)
+
+    after = []
+    for task, cost in bench.measure_all([Task(Problem(1, 1, k), (0, 1, 2)) for k in (1, 2, 3)], write):
+        after.append((task.problem.k, len(heard), cost.seconds["inputs"]))
+    everyone = (0, 1, 2)
+    assert heard == [(1, 1, everyone), (1, 2, everyone), (1, 3, everyone), (2, 2, (2,)), (2, 3, everyone)]
+    assert after == [(1, 2, 1.0), (2, 5, 1.0), (3, 5, 1.0)]
+    fine = [(k, c, "ok") for k in (1, 3) for c in everyone]
+    assert sorted(written) == sorted([*fine, (2, 0, "unsupported"), (2, 1, "timeout"), (2, 2, "ok")])
