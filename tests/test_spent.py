@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import experiments.worker
 import variants
@@ -20,12 +21,13 @@ from common.problem import Problem
 from common.reference import Reference
 from common.timing import Timed
 from experiments import runner
-from experiments.__main__ import app
+from experiments.__main__ import _summary
 from experiments.plan import Candidate
 from experiments.runner import Bench, Task, WorkerLost
 from experiments.spent import PARTS, Spent, told
 from experiments.worker import Job, Worker
 
+ROOT = Path(__file__).parent.parent
 SMALL = """\
 name: small
 question: Where does the time go?
@@ -57,12 +59,12 @@ def test_the_longest_part_is_told_first() -> None:
 def test_a_run_says_where_its_seconds_went(tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)
-    options = ["run", str(path), "--device", "interpreter", "--out", str(tmp_path)]
-    printed = CliRunner().invoke(app, options)
-    assert printed.exit_code == 0, printed.output
-    assert "seconds by part: " in printed.stdout
-    found = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
+    command = [sys.executable, "-m", "experiments", "run", str(path), "--device", "interpreter", "--out", str(tmp_path)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    run = rows.read_run(Path(printed.splitlines()[0]))
+    found = _summary(run)
     seconds = found["seconds"]
+    assert f"seconds by part: {told(seconds)}" in printed
     assert list(seconds) == list(PARTS)
     assert seconds["prepare"] > 0 and seconds["samples"] == 0  # an interpreted kernel takes long, nothing is timed
     assert 0 < sum(seconds.values()) <= found["wall_s"] + 0.1

@@ -182,6 +182,16 @@ def test_a_sample_that_the_host_queued_too_late_is_taken_again() -> None:
     assert max(late.samples) < 5000
 
 
+@pytest.mark.gpu
+def test_few_short_kernels_need_one_write_a_flush() -> None:
+    """The head start is enough for the host to stay in front, also where a problem has few candidates."""
+    watch, problems, rounds = Stopwatch(), 100, 5
+    for number in range(problems):
+        watch.interleave([watch.capture(lambda: empty_kernel[(1,)]()) for _ in range(4)], rounds, number)
+    assert watch.retaken < 0.05 * problems * (rounds + 1) * 4
+    assert watch.flush_writes <= 2
+
+
 @triton.jit
 def chase(table, out, steps):
     """Loads that each wait for the one before: their time is the latency of where the table lies."""
