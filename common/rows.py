@@ -49,8 +49,8 @@ class Row:
 
     `error`: relative to the reference's magnitude, None if nothing was computed. `clocks` (MHz), `watts` and `throttle`
     (NVML's bit mask of reasons): before and after the problem, by readings at most as old as the finished run's
-    `telemetry_age_s`; empty where they are unknown. `device`: as `device_id` has it, in a file its number there; empty in
-    runs that are older than this field.
+    `telemetry_age_s`; empty where they are unknown. `device`: as `device_id` has it, in a file its number there; empty
+    in runs that are older than this field.
     """
 
     problem: Problem
