@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Callable, Iterable
 
@@ -92,9 +93,10 @@ def nearest(word: str, allowed: Iterable[str], count: int = 3, shown: Callable[[
     """
     spelt = {name.lower(): shown(name) for name in allowed}
 
-    def closeness(name: str) -> tuple[float, float]:
+    def closeness(name: str) -> tuple[float, int, float]:
         matcher = difflib.SequenceMatcher(None, name, word.lower())
-        return matcher.ratio(), matcher.quick_ratio()  # the second takes letters in any order
+        beginning = len(os.path.commonprefix([name, word.lower()]))
+        return matcher.ratio(), beginning, matcher.quick_ratio()  # the last takes letters in any order
 
     close = [name for name in sorted(spelt, key=closeness, reverse=True)[:count] if closeness(name)[0] >= 0.4] or spelt
     return ", ".join(dict.fromkeys(spelt[name] for name in close))

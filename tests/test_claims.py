@@ -417,7 +417,7 @@ def test_the_command_prints_the_claims_that_are_named() -> None:
     data = json.loads(CliRunner().invoke(app, ["claims", "c5", "C01", "--json"]).stdout)
     assert [claim["id"] for claim in data["claims"]] == ["C01", "C05"]
     wrong = CliRunner().invoke(app, ["claims", "C17"])
-    assert isinstance(wrong.exception, UnknownClaim) and "C16" in str(wrong.exception)
+    assert isinstance(wrong.exception, UnknownClaim) and "nearest: C10, C11" in str(wrong.exception)
 
 
 def test_the_command_says_so_where_nothing_was_measured(tmp_path: Path) -> None:
