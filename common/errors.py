@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
+import itertools
 import sys
 from collections.abc import Callable, Iterable
 
@@ -95,7 +95,8 @@ def nearest(word: str, allowed: Iterable[str], count: int = 3, shown: Callable[[
 
     def closeness(name: str) -> tuple[float, int, float]:
         matcher = difflib.SequenceMatcher(None, name, word.lower())
-        beginning = len(os.path.commonprefix([name, word.lower()]))
+        letters = zip(name, word.lower(), strict=False)
+        beginning = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], letters))
         return matcher.ratio(), beginning, matcher.quick_ratio()  # the last takes letters in any order
 
     close = [name for name in sorted(spelt, key=closeness, reverse=True)[:count] if closeness(name)[0] >= 0.4] or spelt
