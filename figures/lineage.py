@@ -14,33 +14,43 @@ from common.card import Card
 from common.source_diff import Budget, budget
 from figures import code_tables
 
-INDENT, TEXT = 0.25, 2.6
-"""A generation's step to the right, and where the words begin."""
+INDENT, NAME = 0.25, 1.95
+"""A lane's width, and the room that a name takes."""
 WIDTH = 125
 """Characters of an idea's line."""
 
 
 def steps() -> list[tuple[str, str | None, int]]:
-    """Every variant with its parent and its lane: a first child stays in its parent's lane, later ones move right."""
-    cards = {name: code_tables.card(name) for name in variants.all_names()}
+    """Every variant with its parent and its lane: an heir stays in its parent's lane, others begin one further right,
+    in which no other line passes by."""
+    cards = {name: code_tables.card(name) for name in variants.all_names() if name != "torch_matmul"}
     parents = {name: variants.resolve(card.parent) if card.parent else None for name, card in cards.items()}
     children: dict[str | None, list[str]] = {}
     for name, parent in parents.items():
         children.setdefault(parent, []).append(name)
     heir = {parent: _heir(own, children) for parent, own in children.items() if parent}
-    lanes: dict[str, int] = {}
-
-    def place(name: str) -> None:
-        parent = parents[name]
-        if name in lanes:
-            return
-        if parent is not None:
-            place(parent)
-        lanes[name] = 0 if parent is None else lanes[parent] + (heir[parent] != name)
-
+    rows: dict[str, int] = {}
     for name in cards:
-        place(name)
-    return [(name, parents[name], lane) for name, lane in lanes.items() if name != "torch_matmul"]
+        for one in (parents[name], name):  # a parent first, also a baseline's
+            if one is not None:
+                rows.setdefault(one, len(rows))
+    lanes: dict[str, int] = {}
+    taken: dict[int, list[tuple[int, int]]] = {}
+    for name in rows:
+        parent = parents[name]
+        if parent is not None and heir[parent] == name:
+            lanes[name] = lanes[parent]
+            continue
+        last = name
+        while last in heir:
+            last = heir[last]
+        first = rows[name] if parent is None else rows[parent] + 1
+        lane = 0 if parent is None else lanes[parent] + 1
+        while any(first <= end and begin <= rows[last] for begin, end in taken.get(lane, [])):
+            lane += 1
+        taken.setdefault(lane, []).append((first, rows[last]))
+        lanes[name] = lane
+    return [(name, parents[name], lane) for name, lane in lanes.items()]
 
 
 def _heir(own: list[str], children: dict[str | None, list[str]]) -> str:
@@ -77,10 +87,10 @@ def draw(results: Path) -> Figure:
         card = code_tables.card(name)
         axes.scatter([x], [y], s=130, color=style.colour(name), zorder=2, edgecolor="white")
         axes.text(names, y, name, va="center", fontsize=9, fontweight="bold")
-        axes.text(TEXT, y + 0.16, textwrap.shorten(card.idea, WIDTH, placeholder=" …"), va="center", fontsize=8)
+        axes.text(names + NAME, y + 0.16, textwrap.shorten(card.idea, WIDTH, placeholder=" …"), va="center", fontsize=8)
         words = f"{card.position}{' (reconstructed)' if card.reconstructed else ''}. {_change(name, card)}"
-        axes.text(TEXT, y - 0.2, words, va="center", fontsize=7, color=style.FAINT)
-    axes.set_xlim(-0.15, 10.2)
+        axes.text(names + NAME, y - 0.2, words, va="center", fontsize=7, color=style.FAINT)
+    axes.set_xlim(-0.15, names + 9.9)
     axes.set_ylim(-len(rows) + 0.4, 0.7)
     axes.axis("off")
     axes.set_title("Who comes from whom, and what changed")

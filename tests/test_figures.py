@@ -224,3 +224,17 @@ def test_the_committed_picture_shows_the_newest_run(name: str) -> None:
     text = picture.read_text()
     assert [run.id for run in runs if run.id not in text] == [], f"{picture.name} is stale: make figures"
     assert picture.with_suffix(".png").exists()
+
+
+def test_lines_of_descent_do_not_run_into_each_other() -> None:
+    from figures import lineage
+
+    rows = lineage.steps()
+    places = {name: (lane, row) for row, (name, _, lane) in enumerate(rows)}
+    for name, parent, lane in rows:
+        if parent is None:
+            continue
+        above, own = places[parent][1], places[name][1]
+        assert above < own
+        between = [other for other, (its, row) in places.items() if its == lane and above < row < own]
+        assert all(other == parent for other in between), f"{name}'s line to {parent} passes {between}"
