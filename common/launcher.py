@@ -126,6 +126,11 @@ def extent(x: torch.Tensor) -> int:
     return sum((s - 1) * abs(t) for s, t in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
 
 
+def span(x: torch.Tensor) -> int:
+    """Bytes from a tensor's first to its last, both counted; 0 for an empty one."""
+    return (extent(x) + 1) * x.element_size() if x.numel() else 0
+
+
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
     """Make a CUDA device the current one, on which Triton launches whatever device the arguments are on."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -451,6 +456,8 @@ def _check_operands(variant: Variant, a: torch.Tensor, b: torch.Tensor, config: 
             raise UnsupportedProblem(
                 f"{variant.name}: {name} is {x.dtype}; it takes {', '.join(contract.dtypes)} for both"
             )
+        if x.is_neg():
+            raise UnsupportedProblem(f"{name} is negated only when it is read: give {name}.resolve_neg()")
         if extent(x) >= INT32_LIMIT and not contract.wide_offsets:
             raise UnsupportedProblem(f"{variant.name}: {name}'s offsets pass 2^31 elements, its kernels count in int32")
     if a.shape[0] * b.shape[1] >= INT32_LIMIT and not contract.wide_offsets:
@@ -496,30 +503,37 @@ def _check_output(variant: Variant, a: torch.Tensor, b: torch.Tensor, out: torch
         raise UnsupportedProblem(f"out is {tuple(out.shape)} {out.dtype} on {out.device}; needed: {shape} {dtype}")
     if extent(out) >= INT32_LIMIT and not variant.card.contract.wide_offsets:
         raise UnsupportedProblem("out's offsets pass 2^31 elements, the kernels count in int32")
+    if out.is_neg():
+        raise UnsupportedProblem("out is a view that negates what it shows: write to a tensor of its own")
+    require_own_memory(out, a, b)
+    return out
+
+
+def require_own_memory(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """Raise UnsupportedProblem where elements of C share memory with each other, or C with an operand."""
     if _overlaps_itself(out):
         raise UnsupportedProblem(f"out has strides {out.stride()}: elements that share memory cannot be written")
     for name, x in (("A", a), ("B", b)):
         if _share_memory(out, x):
             raise UnsupportedProblem(f"out lies in the memory of {name}, which is read while out is written")
-    return out
 
 
 def _overlaps_itself(x: torch.Tensor) -> bool:
-    """Whether a 2-D tensor's rows (or columns) reach into the next ones."""
-    (step, size), (next_step, next_size) = sorted(zip(x.stride(), x.shape, strict=True))
-    if not x.numel():
-        return False
-    return (size > 1 and step == 0) or (next_size > 1 and next_step <= step * (size - 1))
+    """Whether a tensor's rows, columns or matrices reach into the next ones."""
+    reach = 0
+    for step, size in sorted(zip(x.stride(), x.shape, strict=True)) if x.numel() else ():
+        if size > 1 and step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
 
 
 def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether the first byte of one lies between the first and the last of the other."""
     if not x.numel() or not y.numel() or x.device.type == "meta":
         return False
-    (x_first, x_end), (y_first, y_end) = (
-        (z.data_ptr(), z.data_ptr() + (extent(z) + 1) * z.element_size()) for z in (x, y)
-    )
-    return x_first < y_end and y_first < x_end
+    x_first, y_first = x.data_ptr(), y.data_ptr()
+    return x_first < y_first + span(y) and y_first < x_first + span(x)
 
 
 def _check_epilogue(variant: Variant, out: torch.Tensor, bias: torch.Tensor | None, activation: str | None) -> None:
@@ -533,13 +547,21 @@ def _check_epilogue(variant: Variant, out: torch.Tensor, bias: torch.Tensor | No
             raise UnsupportedProblem(
                 f"bias is {tuple(bias.shape)} {bias.dtype} on {bias.device}; needed: {wanted} {out.dtype}"
             )
+        if bias.is_neg():
+            raise UnsupportedProblem("bias is negated only when it is read: give bias.resolve_neg()")
         if bias.stride(0) != 1 and bias.shape[0] > 1:
             raise UnsupportedProblem(f"bias has stride {bias.stride(0)}: its elements must be next to each other")
-    if activation is not None and activation not in ACTIVATIONS:
-        near = nearest(activation, ACTIVATIONS)
+    if activation is not None:
+        require_activation(activation, out.dtype)
+
+
+def require_activation(activation: str, dtype: torch.dtype) -> None:
+    """Raise UnsupportedProblem where no kernel applies it to a C of this dtype."""
+    if activation not in ACTIVATIONS:
+        near = nearest(str(activation), ACTIVATIONS)
         raise UnsupportedProblem(f"no activation {activation!r}; nearest: {near}")
-    if activation in ("gelu", "silu") and not out.dtype.is_floating_point:
-        raise UnsupportedProblem(f"activation {activation!r} needs a floating-point result, not {out.dtype}")
+    if activation in ("gelu", "silu") and not dtype.is_floating_point:
+        raise UnsupportedProblem(f"activation {activation!r} needs a floating-point result, not {dtype}")
 
 
 def _check_schedule(variant: Variant, schedule: Schedule) -> None:

@@ -96,6 +96,105 @@ def test_tensors_on_the_cpu_are_refused_with_what_to_do(monkeypatch: pytest.Monk
     assert torch.equal(variants.matmul(a, a, allow_fallback=True), a @ a)
 
 
+def test_the_library_keeps_the_rules_of_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "interpreting", lambda: False)
+    a = torch.full((3, 9), 100, dtype=torch.int8)
+    assert torch.equal(variants.matmul(a, a.t(), allow_fallback=True), torch.full((3, 3), 90000, dtype=torch.int32))
+    b = torch.ones(4, 4)
+    for wrong, message in (
+        ({"activation": "softmax"}, "no activation"),
+        ({"precision": "tf23"}, "one of ieee"),
+        ({"out": torch.empty(2, 4, 4)}, "out is"),
+        ({"out": torch.empty(4, 4).double()}, "out is"),
+    ):
+        with pytest.raises(UnsupportedProblem, match=message):
+            variants.matmul(b, b, allow_fallback=True, **wrong)
+
+
+def test_what_torch_would_apply_is_no_activation_in_a_graph_either(device: str) -> None:
+    a = torch.randn(4, 4, device=device, requires_grad=True)
+    with pytest.raises(UnsupportedProblem, match="no activation 'softmax'"):
+        variants.matmul(a, a, activation="softmax")
+    with pytest.raises(UnsupportedProblem, match="no gradients"):
+        variants.matmul(a.detach().to(torch.float8_e4m3fn).requires_grad_(), a.detach().to(torch.float8_e4m3fn))
+
+
+@pytest.mark.parametrize("shapes", [((3, 4, 0), (0, 5)), ((3, 0, 0), (0, 5)), ((3, 4, 6), (6, 0)), ((0, 4, 0), (0, 5)),
+                                    ((0, 4, 6), (0, 6, 5)), ((3, 4, 0), (3, 0, 5)), ((0, 4, 6), (6, 0))])  # fmt: skip
+@pytest.mark.parametrize("gradients", [False, True])
+def test_empty_batches(shapes: tuple[tuple[int, ...], tuple[int, ...]], gradients: bool, device: str) -> None:
+    a, b = (torch.ones(shape, device=device, requires_grad=gradients) for shape in shapes)
+    c = variants.matmul(a, b)
+    assert torch.equal(c, torch.matmul(a, b)) and c.requires_grad == gradients
+    if gradients:
+        c.sum().backward()
+        assert a.grad.shape == a.shape and b.grad.shape == b.shape
+    with torch.no_grad():
+        out = torch.full_like(c, torch.nan)
+        assert variants.matmul(a, b, out=out) is out and torch.equal(out, c)
+
+
+def test_an_empty_batch_is_no_way_around_the_rules(device: str) -> None:
+    a, b = torch.ones(0, 4, 6, device=device), torch.ones(0, 6, 5, device=device)
+    for wrong in ({"bias": torch.ones(9, device=device)}, {"activation": "softmax"}):
+        with pytest.raises(UnsupportedProblem):
+            variants.matmul(a, b, **wrong)
+    with pytest.raises(UnsupportedProblem, match="float64"):
+        variants.matmul(a.double(), b.double())
+
+
+def test_batches_of_c_share_no_memory(device: str) -> None:
+    a, b = torch.ones(3, 4, 4, device=device), torch.ones(3, 4, 4, device=device)
+    with pytest.raises(UnsupportedProblem, match="share memory"):
+        variants.matmul(a, b, out=torch.empty(1, 4, 4, device=device).expand(3, 4, 4))
+    more = torch.ones(4, 4, 4, device=device)
+    with pytest.raises(UnsupportedProblem, match="memory of A"):  # the first product would be the second's operand
+        variants.matmul(more[:3], b, out=more[1:])
+    alternate = torch.full((6, 4, 4), torch.nan, device=device)[::2]
+    assert variants.matmul(a, b, out=alternate) is alternate and torch.equal(alternate, a @ b)
+
+
+def test_a_call_like_one_before_may_lie_elsewhere_in_memory(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    a, b = (torch.ones(32, 32, device=device) for _ in range(2))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: a.device.index)
+    call = choice._short_way(FakeQuick(None), choice.choose(a, b, torch.empty_like(a)))
+    both = torch.ones(64, 32, device=device)
+    call(both[:32], b, both[32:], None)
+    for first, second, out in ((a, b, a), (a, b, b), (both[:32], b, both[16:48]), (b, both[32:], both[16:48])):
+        with pytest.raises(UnsupportedProblem, match="memory of"):
+            call(first, second, out, None)
+
+
+def test_what_is_no_tensor_with_memory_is_refused(device: str) -> None:
+    a = torch.randn(4, 4, device=device)
+    for x, message in (
+        ([[1.0]], "these are list"),
+        (None, "these are NoneType, Tensor"),
+        (a.cpu().numpy(), "these are ndarray"),
+        (a.to_sparse(), "no memory with strides"),
+        (torch._neg_view(a), "resolve_neg"),
+    ):
+        with pytest.raises(UnsupportedProblem, match=message):
+            variants.matmul(x, a)
+    with pytest.raises(UnsupportedProblem, match="negates"):
+        variants.matmul(a, a, out=torch._neg_view(a.clone()))
+    with pytest.raises(NoDevice, match="meta"):
+        variants.matmul(a.to("meta"), a.to("meta"))
+
+
+def test_a_graph_that_saved_out_notices_the_write(device: str) -> None:
+    a, w = torch.randn(4, 4, device=device), torch.randn(4, 4, device=device, requires_grad=True)
+    saved = w.exp()
+    with torch.no_grad():
+        variants.matmul(a, a, out=saved)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        saved.sum().backward()
+    with pytest.raises(UnsupportedProblem, match="out= and gradients"):
+        variants.matmul(a, a, out=torch.empty(4, 4, device=device, requires_grad=True))
+    with torch.inference_mode():
+        variants.matmul(a, a, out=torch.empty(4, 4, device=device))
+
+
 class FakeQuick:
     """The launch without a driver."""
 
@@ -109,7 +208,7 @@ class FakeQuick:
 def test_a_call_that_was_seen_before_costs_little_host_time(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     a, b = make_inputs(Problem(128, 128, 64), device=device)
     quick = FakeQuick(None)
-    call = choice._short_way(quick, (128, 128), a.dtype, a.device)
+    call = choice._short_way(quick, choice.choose(a, b))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: a.device.index)
     monkeypatch.setattr(choice, "_repeated", lambda prepared: call)
     monkeypatch.setattr(choice, "_kept", {})

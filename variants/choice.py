@@ -25,7 +25,17 @@ from common.card import Config, Precision
 from common.cost import Constants, Kernels
 from common.errors import NoDevice, UnsupportedProblem
 from common.interpreter import interpreting
-from common.launcher import OUTPUTS, Prepared, Variant, architecture, prepare, sms
+from common.launcher import (
+    OUTPUTS,
+    Prepared,
+    Variant,
+    architecture,
+    prepare,
+    require_activation,
+    require_own_memory,
+    sms,
+    span,
+)
 from common.problem import Problem
 from common.quick import QuickLaunch
 
@@ -192,7 +202,7 @@ def choose(
     Nothing is launched. Raises UnsupportedProblem with the portable kernel's reason where none takes them, NoDevice for
     tensors on the CPU.
     """
-    if a.device.type != "cuda" and not interpreting():
+    if a.device.type != "cuda" and not (interpreting() and a.device.type == "cpu"):
         raise NoDevice(
             f"A is on {a.device}: the kernels need an NVIDIA GPU. Move the tensors there, or ask for "
             "allow_fallback=True, which calls torch.matmul"
@@ -251,11 +261,14 @@ def _product(
     precision: Precision,
 ) -> torch.Tensor:
     """A (M, K) times B (K, N), as chosen before where such a call was made before."""
-    key = (
-        a.shape, a.stride(), a.dtype, a.get_device(), a.data_ptr() % 16,
-        b.shape, b.stride(), b.dtype, b.get_device(), b.data_ptr() % 16,
-        _described(out), _described(bias), activation, precision,
-    )  # fmt: skip
+    try:
+        key = (
+            a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), a.data_ptr() % 16,
+            b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), b.data_ptr() % 16,
+            _described(out), _described(bias), activation, precision,
+        )  # fmt: skip
+    except RuntimeError as error:  # sparse tensors, and those of vmap
+        raise UnsupportedProblem(f"A, B, out or bias has no memory with strides: {error}") from None
     call = _kept.get(key)
     if call is None:
         prepared = choose(a, b, out, bias=bias, activation=activation, precision=precision)
@@ -266,25 +279,31 @@ def _product(
 
 
 def _described(x: torch.Tensor | None) -> tuple[Any, ...] | None:
-    return None if x is None else (x.shape, x.stride(), x.dtype, x.get_device(), x.data_ptr() % 16)
+    return None if x is None else (x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.data_ptr() % 16)
 
 
 def _repeated(prepared: Prepared) -> Call:
     """The launch as a function of its tensors: the short way where there is one."""
     if prepared.out.numel() and prepared.a.shape[1] and not interpreting():
         try:
-            return _short_way(QuickLaunch(prepared), tuple(prepared.out.shape), prepared.out.dtype, prepared.a.device)
+            return _short_way(QuickLaunch(prepared), prepared)
         except (AttributeError, TypeError, RuntimeError):
             pass  # another Triton's launcher, or a kernel that needs more of it than the short way gives
     return functools.partial(_long_way, prepared.variant, prepared.config, prepared.activation)
 
 
-def _short_way(quick: QuickLaunch, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Call:
+def _short_way(quick: QuickLaunch, prepared: Prepared) -> Call:
+    shape, dtype, device = tuple(prepared.out.shape), prepared.out.dtype, prepared.a.device
     index = device.index
+    a_bytes, b_bytes, out_bytes = (span(x) for x in (prepared.a, prepared.b, prepared.out))
 
     def call(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
         if out is None:
             out = torch.empty(shape, dtype=dtype, device=device)
+        else:  # all that was checked once holds for every call of the kind, but where the tensors lie
+            first, a_first, b_first = out.data_ptr(), a.data_ptr(), b.data_ptr()
+            if -out_bytes < first - a_first < a_bytes or -out_bytes < first - b_first < b_bytes:
+                require_own_memory(out, a, b)
         if index == torch.cuda.current_device():
             quick(a, b, out, bias)
         else:
@@ -346,22 +365,48 @@ def matmul(
     bits. Raises NoDevice for tensors on the CPU and UnsupportedProblem for what no kernel takes, before anything is
     launched; with `allow_fallback` torch.matmul answers instead.
     """
-    differentiable = torch.is_grad_enabled() and (
-        a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
-    )
+    differentiable = _differentiable(a, b, bias, out)
+    if differentiable and out is not None:
+        raise UnsupportedProblem("out= and gradients do not go together: leave out= out, or use torch.no_grad()")
     try:
-        if differentiable and out is not None:
-            raise UnsupportedProblem("out= and gradients do not go together: leave out= out, or use torch.no_grad()")
         if a.dim() != 2 or b.dim() != 2:
-            return _batched(a, b, bias, activation, out, precision)
-        if not differentiable:
-            return _product(a, b, out, bias, activation, precision)
-        c = _Linear.apply(a, b, bias, precision)
+            c = _batched(a, b, bias, activation, out, precision, differentiable)
+        elif differentiable:
+            c = _differentiated(a, b, bias, activation, precision)
+        else:
+            c = _product(a, b, out, bias, activation, precision)
     except (UnsupportedProblem, NoDevice):
-        if not allow_fallback or (differentiable and out is not None):
+        if not allow_fallback:
             raise
-        return _library(a, b, bias, activation, out)
-    return _activated(c, activation)
+        c = _library(a, b, bias, activation, out, precision)
+    if out is not None and not out.is_inference():
+        torch.autograd.graph.increment_version(out)  # a graph that saved it must notice, as after any write in place
+    return c
+
+
+def _differentiable(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor | None) -> bool:
+    """Whether a gradient may be asked of one of them. Raises UnsupportedProblem for what is no tensor."""
+    try:
+        return torch.is_grad_enabled() and (
+            a.requires_grad
+            or b.requires_grad
+            or (bias is not None and bias.requires_grad)
+            or (out is not None and out.requires_grad)
+        )
+    except AttributeError:
+        kinds = ", ".join(type(x).__name__ for x in (a, b, bias, out))
+        raise UnsupportedProblem(f"A, B, bias and out are tensors, the last two if any; these are {kinds}") from None
+
+
+def _differentiated(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: str | None, precision: Precision
+) -> torch.Tensor:
+    """The product in the graph of gradients, its activation by torch."""
+    if activation is not None:
+        require_activation(activation, a.dtype)  # before anything is launched
+    if a.dtype in OUTPUTS:
+        raise UnsupportedProblem(f"{a.dtype} has no gradients, for they would be fp16: convert A and B, or detach them")
+    return _activated(_Linear.apply(a, b, bias, precision), activation)
 
 
 def _activated(c: torch.Tensor, activation: str | None) -> torch.Tensor:
@@ -375,6 +420,7 @@ def _batched(
     activation: str | None,
     out: torch.Tensor | None,
     precision: Precision,
+    differentiable: bool,
 ) -> torch.Tensor:
     """One launch a batch, or a single one where B is shared and A's batches lie one after another."""
     if not (a.dim() in (2, 3) and b.dim() in (2, 3)) or a.shape[-1] != b.shape[-2]:
@@ -385,20 +431,31 @@ def _batched(
     batch = sizes.pop() if sizes else 1
     shape = (batch, a.shape[-2], b.shape[-1])
     options: dict[str, Any] = {"bias": bias, "activation": activation, "precision": precision}
-    if out is not None and tuple(out.shape) != shape:
-        raise UnsupportedProblem(f"out is {tuple(out.shape)}; needed: {shape}")
+    if out is not None:
+        if tuple(out.shape) != shape:
+            raise UnsupportedProblem(f"out is {tuple(out.shape)}; needed: {shape}")
+        require_own_memory(out, a, b)
     if b.dim() == 2 and a.is_contiguous() and (out is None or out.is_contiguous()):
-        flat = None if out is None else out.view(-1, shape[2])
-        return matmul(a.view(-1, a.shape[-1]), b, out=flat, **options).view(shape)
+        rows = batch * shape[1]
+        flat = None if out is None else out.view(rows, shape[2])
+        c = matmul(a.view(rows, a.shape[-1]), b, out=flat, **options)
+        return c.view(shape) if out is None else out
+    if not batch:
+        one = [None if x is None else x.new_empty(x.shape[-2:]) for x in (a, b, out)]
+        choose(*one, **options)
+        return _library(a, b, bias, activation, out, precision) if differentiable else _empty(a, shape, out)
     left = a.expand(batch, *a.shape[-2:])
     right = b.expand(batch, *b.shape[-2:])
-    if out is None and torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (a, b, bias)):
+    if differentiable:
         return torch.stack([matmul(x, y, **options) for x, y in zip(left, right, strict=True)])
-    if out is None:
-        out = torch.empty(shape, dtype=OUTPUTS.get(a.dtype, a.dtype), device=a.device)
+    out = _empty(a, shape, out)
     for x, y, c in zip(left, right, out, strict=True):
         matmul(x, y, out=c, **options)
     return out
+
+
+def _empty(a: torch.Tensor, shape: tuple[int, ...], out: torch.Tensor | None) -> torch.Tensor:
+    return torch.empty(shape, dtype=OUTPUTS.get(a.dtype, a.dtype), device=a.device) if out is None else out
 
 
 def _library(
@@ -407,8 +464,17 @@ def _library(
     bias: torch.Tensor | None,
     activation: str | None,
     out: torch.Tensor | None,
+    precision: Precision,
 ) -> torch.Tensor:
-    """The same by torch.matmul."""
-    c = torch.matmul(a, b)
+    """The same by torch.matmul, of operands of C's dtype where that is wider than theirs."""
+    dtype = OUTPUTS.get(a.dtype, a.dtype)
+    if activation is not None:
+        require_activation(activation, dtype)
+    Config(precision=precision)  # it says what is allowed
+    c = torch.matmul(a.to(dtype), b.to(OUTPUTS.get(b.dtype, b.dtype)))
     c = _activated(c if bias is None else c + bias, activation)
-    return c if out is None else out.copy_(c)
+    if out is None:
+        return c
+    if out.shape != c.shape or out.dtype != c.dtype:
+        raise UnsupportedProblem(f"out is {tuple(out.shape)} {out.dtype}; needed: {tuple(c.shape)} {c.dtype}")
+    return out.copy_(c)
