@@ -205,10 +205,10 @@ def read_run(path: Path) -> Run:
     Raises DamagedRun naming file and line where the first one is no header or a later one no row of this run.
     """
     lines = _lines(path)
-    if lines and not _whole(lines[-1]):
-        warnings.warn(f"{path}:{len(lines)}: the last line is half-written and left out", stacklevel=2)
-        lines.pop()
+    last = lines.pop() if lines and not _whole(lines[-1]) else None
     run = Run(path, _header(path, lines))
+    if last is not None:
+        warnings.warn(f"{path}:{len(lines) + 1}: the last line is half-written and left out", stacklevel=2)
     for number, line in enumerate(lines[1:], 2):
         try:
             _take(run, _parsed(line))

@@ -201,9 +201,13 @@ def show(
     """Print a run as a table, a row a problem and a column a candidate and metric."""
     from experiments.compare import load_run
 
-    found = rows.newest_run(results, run) if not Path(run).exists() else load_run(Path(run))
+    path = Path(run)
+    a_file = path.exists() and path.suffix != ".yaml"
+    name = path.stem if path.suffix == ".yaml" else run
+    found = load_run(path) if a_file else rows.newest_run(results, name)
     if found is None:
-        raise InvalidExperiment(f"{run} is no file, and {results} has no finished run of that name")
+        near = nearest(name, {known.name.rsplit("-", 2)[0] for known in results.glob("*.jsonl*")})
+        raise InvalidExperiment(f"{name} is no run's file, and {results} has no finished run of it; nearest: {near}")
     _print_table(found, only, tables.parse_metrics(metrics or "latency"), as_csv, as_json)
 
 
@@ -293,7 +297,7 @@ def counters(
     from experiments.spec import load
 
     experiment = load(file)
-    _require_gpu()
+    _require_gpu("`python -m experiments estimates` models the same bytes without one")
     if inside:
         profiling.inside(experiment)
         return

@@ -201,4 +201,5 @@ def as_lines(found: Comparison, most: int = 10) -> list[str]:
         lines.append(f"and {len(counts) - most} more changes of status (--json has them all)")
     if found.left_out:
         lines.append(f"in one run alone: {', '.join(found.left_out)}")
-    return [*lines, "worse: yes" if found.worse else "worse: no"]
+    untimed = "" if any(c.pairs for c in found.candidates) else ", by status alone: no time is in both"
+    return [*lines, f"worse: {'yes' if found.worse else 'no'}{untimed}"]

@@ -78,11 +78,13 @@ def _from_json(value: Any, path: Path) -> Iterator[Shape]:
         if set(NAMES) <= lowered.keys():
             yield _checked([lowered[name] for name in NAMES], str(path))
             return
+        if len(set(NAMES) & lowered.keys()) == 2:
+            raise InvalidExperiment(f"{path}: {', '.join(map(str, value))}: M, N and K are needed")
         for key, item in value.items():
             yield from _from_text(key, path)
             yield from _from_json(item, path)
     elif isinstance(value, list):
-        if len(value) == 3 and all(isinstance(item, int) and not isinstance(item, bool) for item in value):
+        if value and all(isinstance(item, int | float) and not isinstance(item, bool) for item in value):
             yield _checked(value, str(path))
             return
         for item in value:

@@ -326,6 +326,9 @@ def files(folder: Path) -> list[Path]:
 
 def load(path: Path) -> Experiment:
     """Read and validate an experiment. Raises InvalidExperiment with file, line, key and what is allowed."""
+    if not path.exists():
+        near = nearest(path.stem, [known.stem for known in files(Path(__file__).parent)])
+        raise InvalidExperiment(f"{path}: no such file; experiments/*.yaml, nearest: {near}")
     return read_yaml(path, Experiment, _allowed)
 
 

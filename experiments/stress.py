@@ -175,11 +175,17 @@ def _last_line(text: str) -> str:
 def plan(
     launches: int, replays: int, problems: int, only: str | None, modes: str | None, seed: int, dry_run: bool
 ) -> Stress:
-    """A task for each variant with kernels. Raises UnknownVariant, and UnsupportedProblem for a mode that is none."""
+    """A task for each variant with kernels. Raises UnknownVariant, and UnsupportedProblem for what cannot be run."""
     every = [name for name in variants.all_names() if variants.get(name).card.kernels]
     if dry_run:
         every = [name for name in every if variants.get(name).card.language == "triton"]
     names = [variants.resolve(name) for name in only.split(",")] if only else every
+    for name in names:
+        if name not in every:
+            why = (
+                "no kernels of its own" if not variants.get(name).card.kernels else "no kernel that can be interpreted"
+            )
+            raise UnsupportedProblem(f"{name} has {why}")
     wanted = tuple(modes.split(",")) if modes else (*MODES, SANITIZER)
     for mode in wanted:
         if mode not in (*MODES, SANITIZER):

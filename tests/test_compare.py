@@ -7,6 +7,7 @@ import io
 import json
 import random
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,25 @@ def test_what_cannot_be_compared_is_said(runs, tmp_path: Path) -> None:
             load_run(path)
 
 
+def test_runs_without_times_are_compared_by_status_alone_and_say_so(tmp_path: Path) -> None:
+    runs = []
+    for name in ("a", "b"):
+        path = write(tmp_path, name, dry_run=True)
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines[1:-1]:
+            line.pop("us")
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        runs.append(str(path))
+    assert invoke("compare", *runs).stdout.strip().endswith("worse: no, by status alone: no time is in both")
+
+
+def test_a_file_that_is_no_run_is_not_said_to_be_half_written(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# A heading\n")
+    with warnings.catch_warnings(), pytest.raises(InvalidExperiment, match=r"README\.md:1"):
+        warnings.simplefilter("error")
+        load_run(tmp_path / "README.md")
+
+
 def test_a_run_compared_with_itself_has_no_ratio_but_one() -> None:
     newest = rows.newest_run(RESULTS, "headline")
     found = compare(newest, newest)
@@ -162,8 +182,13 @@ def test_metrics_are_tritonbenchs(runs) -> None:
 def test_an_experiments_name_stands_for_its_newest_run() -> None:
     done = invoke("show", "headline", "--only", "v05")
     assert done.exit_code == 0 and "4096" in done.stdout
+    assert invoke("show", str(HERE / "headline.yaml"), "--only", "v05").stdout == done.stdout
     for arguments, words in (
-        (("show", "headlines"), "no finished run"),
+        (("show", "headlines"), "no finished run of it; nearest: headline"),
+        (
+            ("run", "headline", "--device", "interpreter"),
+            "headline: no such file; experiments/*.yaml, nearest: headline",
+        ),
         (("show", "headline", "--metrics", "latencies"), "nearest: latency"),
         (("show", "headline", "--only", "v05,v88"), "--only v88"),
     ):
@@ -214,6 +239,10 @@ def test_shapes_of_other_benchmarks_are_read(name: str, text: str, tmp_path: Pat
         ("a.json", '{"M": 1, "N": 2.5, "K": 3}', "three whole numbers"),
         ("a.json", '["T([1, 2], f16), T([3, 4], f16)"]', "A is 1x2 and B is 3x4"),
         ("a.json", "{}", "no shape in it"),
+        ("a.json", "[[1, 2, 3], [4, 5]]", "[4, 5] is no M, N, K"),
+        ("a.json", "[[1, 2, 3], [4, 5, 6.5]]", "three whole numbers"),
+        ("a.json", "[[1, 2, 3, 4]]", "three whole numbers"),
+        ("a.json", '[{"M": 1, "N": 2, "K": 3}, {"M": 1, "N": 2}]', "M, N: M, N and K are needed"),
     ],
 )
 def test_a_bad_shape_file_is_refused_with_its_place(name: str, text: str, words: str, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_no_mapping_and_no_file_are_refused(write, tmp_path: Path) -> None:
     for text in ("", "- 1\n"):
         with pytest.raises(InvalidExperiment, match="is a mapping with name"):
             load(write(text))
-    with pytest.raises(InvalidExperiment, match="No such file"):
+    with pytest.raises(InvalidExperiment, match="no such file"):
         load(tmp_path / "missing.yaml")
 
 

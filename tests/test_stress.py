@@ -99,6 +99,9 @@ def test_the_plan_divides_launches_and_refuses_what_is_none() -> None:
         stress.plan(10, 1, 1, None, "besides", 0, False)
     with pytest.raises(UnknownVariant):
         stress.plan(10, 1, 1, "v99", None, 0, False)
+    for name, dry_run, why in (("v10", True, "can be interpreted"), ("torch_matmul", False, "no kernels of its own")):
+        with pytest.raises(UnsupportedProblem, match=why):
+            stress.plan(10, 1, 1, name, None, 0, dry_run)
 
 
 def test_problems_are_legal_and_reproduced_by_the_seed() -> None:
