@@ -14,11 +14,13 @@ import json
 import os
 import queue
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,7 +260,7 @@ class _Worker:
         path = [str(place)] if place else []
         environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
         environment["PYTHONPATH"] = os.pathsep.join([*path, str(HERE.parent)])
-        self.scratch = tempfile.TemporaryDirectory(prefix="stream-k-zoo-")
+        self.scratch = tempfile.TemporaryDirectory(prefix="stream-k-zoo-", ignore_cleanup_errors=True)
         environment["TRITON_CACHE_DIR"] = environment["TMPDIR"] = self.scratch.name
         self.errors = Path(self.scratch.name, "errors")
         with self.errors.open("wb") as errors:
@@ -319,4 +321,10 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        # An assembler that was killed may have one file more to make: what it leaves is removed at the next try.
+        for _ in range(20):
+            shutil.rmtree(self.scratch.name, ignore_errors=True)
+            if not Path(self.scratch.name).exists():
+                break
+            time.sleep(0.05)
         self.scratch.cleanup()
