@@ -15,7 +15,7 @@ MEASURE_ARGS ?=
 REGRESSIONS_ARGS ?=
 DIFF_ARGS ?=
 EXPLORE_ARGS ?=
-TRACED ?= v01 v04 v05 v08 v09 v12
+TRACED ?= v01 v04 v05 v08 v09 v10
 
 # torch where there is no NVIDIA driver; with one, the current torch and the Triton that it brings.
 CPU_TORCH := torch==2.13.0

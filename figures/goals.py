@@ -63,7 +63,12 @@ def _of_corpus(name: str) -> tuple[Goal, ...]:
 GOALS = (
     *_of_corpus("corpus_128"),
     *_of_corpus("corpus_8"),
-    Goal("the same, the thread's population: geometric mean", "thread_modern", answers.whole, least=1.0),
+    Goal(
+        "`variants.matmul` over `torch.matmul`, the thread's population: geometric mean",
+        "thread_modern",
+        answers.whole,
+        least=1.0,
+    ),
     Goal("time of the choice over the best candidate's", regret.EXPERIMENT, answers.regrets),
     Goal("v09 over v08 with relaxed atomics", "corpus_strata", answers.over_v08, least=1.3),
     Goal("v09's error over cuBLAS's, which adds in fp32", "corpus_strata", answers.error, most=1.2),
