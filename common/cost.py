@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from common.card import Card, Config
+from common.decomposition import cdiv
+from common.residency import Limits, programs_per_sm
 
 SHARPNESS = 4.0
 """Exponent of the norm that joins times that overlap, but not where both are equal."""
@@ -27,8 +29,8 @@ IDLE_SMS = {1: 0, 2: 0, 4: 8, 8: 12}
 Seen on an H200 (132 SMs, one CTA an SM) in runs of matmul_training: times double from 32 clusters of 4 and from 16
 clusters of 8 on, not at the 33 and 16 that fill the SMs.
 """
-REGISTERS, SHARED_BYTES = 65536, 227 << 10
-"""Of an SM of an H100 or H200."""
+HOPPER = Limits(sms=132)
+"""Of an H200, in what is asked of an SM; an H100's SMs are the same."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +107,13 @@ def work(m: Any, n: Any, k: Any, row_bytes: tuple[Any, Any], item_bytes: int, ke
     `common.decomposition` do.
     """
     x = kernels
-    tiles, iters = _cdiv(m, x.block_m) * _cdiv(n, x.block_n), _cdiv(k, x.block_k)
+    tiles, iters = cdiv(m, x.block_m) * cdiv(n, x.block_n), cdiv(k, x.block_k)
     split = effective_split(m, n, k, kernels)
     shared = np.where(split > 1, np.where(x.clusters, tiles, tiles % x.programs), 0)
-    longest = _cdiv(iters, split)
+    longest = cdiv(iters, split)
     idle = np.select([x.split == size for size in IDLE_SMS], list(IDLE_SMS.values()), 0)
     at_a_time = np.where(x.clusters, np.maximum(sms - idle, 1) * x.at_once, x.programs)
-    whole, parts = _cdiv(tiles - shared, at_a_time), _cdiv(shared * split, at_a_time)
+    whole, parts = cdiv(tiles - shared, at_a_time), cdiv(shared * split, at_a_time)
     lines = 0.0
     for elements, step in zip((x.block_m * x.block_k, x.block_k * x.block_n), row_bytes, strict=True):
         # A row's piece of LINE bytes that does not start at a line lies in two.
@@ -132,22 +134,27 @@ def work(m: Any, n: Any, k: Any, row_bytes: tuple[Any, Any], item_bytes: int, ke
 def effective_split(m: Any, n: Any, k: Any, kernels: Kernels) -> Any:
     """K ranges of a shared tile; 1 where no tile is shared."""
     x = kernels
-    tiles, iters = _cdiv(m, x.block_m) * _cdiv(n, x.block_n), _cdiv(k, x.block_k)
+    tiles, iters = cdiv(m, x.block_m) * cdiv(n, x.block_n), cdiv(k, x.block_k)
     waves = np.where(tiles % x.programs > 0, np.minimum(x.split, iters), 1)
     return np.where(x.clusters, x.split, waves)
 
 
-def at_once(config: Config) -> int:
-    """Programs that an SM holds of a kernel with a loading warp, by their registers and stages (of 2-byte operands)."""
+def ring_bytes(config: Config, ctas: int = 1) -> int:
+    """Shared memory of a CTA's stages, of operands of 2 bytes."""
     block_m, block_n, block_k = config.block
-    threads = (config.num_warps + 4) * 32
-    stages = (block_m + block_n) * block_k * 2 * config.num_stages + 1024
-    registers = config.maxnreg or REGISTERS // threads
-    return max(1, min(REGISTERS // (registers * threads), SHARED_BYTES // stages))
+    return (block_m // ctas + block_n) * block_k * 2 * config.num_stages
 
 
-def _cdiv(a: Any, b: Any) -> Any:
-    return -(-a // b)
+def at_once(config: Config) -> int:
+    """Programs that an SM holds of a kernel with a loading warp, by their registers and stages."""
+    warps = config.num_warps + 4
+    registers = config.maxnreg or HOPPER.registers // (warps * 32)
+    return max(1, programs_per_sm(HOPPER, registers, ring_bytes(config), warps))
+
+
+def at_lines(row_bytes: tuple[Any, Any]) -> Any:
+    """Whether rows of A and of B that are so many bytes apart start at multiples of LINE."""
+    return (row_bytes[0] % LINE == 0) & (row_bytes[1] % LINE == 0)
 
 
 def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import math
 import os
 import statistics
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from scipy import stats
 
 from common.errors import DamagedRun, NoCandidate
 from common.record import recorded
+from common.statistics import Interval
 
 Problem = tuple[int, int, int]
 STATUSES = (
@@ -354,6 +355,11 @@ def says_finished(path: Path) -> bool:
 def geometric_mean(values: Iterable[float]) -> float:
     """The mean for ratios: a speed-up of 2 and one of 1/2 make 1."""
     return float(stats.gmean(list(values)))
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The geometric mean of ratios with its 95 % bootstrap interval over shapes."""
+    return Interval(geometric_mean(values), *bootstrap_interval(values), len(values))
 
 
 def bootstrap_interval(values: Iterable[float], statistic: str = "gmean", seed: int = 0) -> tuple[float, float]:

@@ -140,8 +140,9 @@ def _samples(run: Run, index: int, candidate: dict[str, Any]) -> Samples:
     shapes = [shape for shape, row in measured.items() if row.status == "ok" and row.samples]
     m, n, k = np.array(shapes, dtype=int).reshape(-1, 3).T
     item = Problem(1, 1, 1, dtype=run.header["dtype"]).torch_dtype.itemsize
-    works = cost.work(m, n, k, (k * item, n * item), item, Kernels.of(card, [config]), sms)
-    aligned = int(np.sum((k * item % cost.LINE == 0) & (n * item % cost.LINE == 0)))
+    row_bytes = (k * item, n * item)
+    works = cost.work(m, n, k, row_bytes, item, Kernels.of(card, [config]), sms)
+    aligned = int(np.sum(cost.at_lines(row_bytes)))
     return Samples(works, np.array([measured[shape].median for shape in shapes]), config.split or 1, aligned)
 
 

@@ -40,7 +40,7 @@ def mean(values: list[float], note: str = "") -> Found | None:
     """The geometric mean of ratios with its bootstrap interval over shapes."""
     if not values:
         return None
-    return Found(Interval(rows.geometric_mean(values), *rows.bootstrap_interval(values), len(values)), note)
+    return Found(rows.mean_interval(values), note)
 
 
 def whole(run: Run) -> Found | None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import variants
 from common import rows
-from common.cost import LINE
+from common.cost import LINE, at_lines
 from common.population import Shape, stratum, stratum_names
 from common.problem import Problem
 from common.rows import Run
@@ -92,7 +92,7 @@ def parent_of(step: str) -> str:
 def kind_of(shape: Shape, dtype: str) -> Rows:
     """Where the rows of A (K elements) and of B (N elements), both row-major, start."""
     size = Problem(*shape, dtype).torch_dtype.itemsize
-    return "at lines" if shape[1] * size % LINE == 0 and shape[2] * size % LINE == 0 else "elsewhere"
+    return "at lines" if at_lines((shape[2] * size, shape[1] * size)) else "elsewhere"
 
 
 def measured(results: Path) -> list[Gains]:
@@ -155,7 +155,7 @@ def _gains(run: Run, step: str, parent: str) -> Iterator[Gains]:
             tuple(_short(run.candidates[index]) for index in mine),
             len(pairs),
             *(by_class(found) for found in ratios),
-            interval([library[s] / own[s] for s in here]),
+            rows.mean_interval([library[s] / own[s] for s in here]),
             sum(own[s] < old[s] for s in here) / len(here),
         )
 
@@ -182,12 +182,7 @@ def by_class(ratios: Ratios) -> Classes:
         by_tiles, by_depth = stratum(shape)
         for name in (tiles[by_tiles], depths[by_depth], f"{tiles[by_tiles]}, {depths[by_depth]}"):
             members[name].append(value)
-    return {name: interval(members[name]) for name in members if len(members[name]) >= LEAST}
-
-
-def interval(values: list[float]) -> Interval:
-    """The geometric mean of ratios with its 95 % bootstrap interval over shapes."""
-    return Interval(rows.geometric_mean(values), *rows.bootstrap_interval(values), len(values))
+    return {name: rows.mean_interval(members[name]) for name in members if len(members[name]) >= LEAST}
 
 
 def _equal(sides: list[list[tuple[str, int]]]) -> list[tuple[list[int], list[int]]]:

@@ -69,9 +69,7 @@ class Family:
         """
         card = variants.get(self.variant).card
         wanted = card.contract.architectures
-        block_m, block_n, block_k = self.config.block
-        stages = (block_m // card.ctas + block_n) * block_k * 2 * self.config.num_stages
-        return (not wanted or arch in wanted) and stages <= shared_memory
+        return (not wanted or arch in wanted) and cost.ring_bytes(self.config, card.ctas) <= shared_memory
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ def _soonest_first(
     found = candidates(sm_count, arch, shared_memory, item, precision)
     times = cost.predict(found.constants, cost.work(m, n, k, row_bytes, item, found.kernels, sm_count))
     possible = cost.effective_split(m, n, k, found.kernels) == found.kernels.split
-    if all(step % cost.LINE == 0 for step in row_bytes):
+    if cost.at_lines(row_bytes):
         possible &= found.aligned
     order = np.argsort(np.where(possible, times, np.inf), kind="stable")[: possible.sum()]
     for i in order:
