@@ -60,6 +60,7 @@ def compile_job(job: dict[str, Any], found: Any) -> dict[str, str]:
 
     path, target = Path(job["path"]), architecture(job["architecture"])
     require_language(job["variant"], read_card(path.read_text()))
+    _require_version(job["triton"])
     module = legacy_triton.load(path, job["triton"]) if job["legacy"] else _load(path)
     config = Config(**job["config"] | {"block": tuple(job["config"]["block"])})
     calls = compilation.recorded_calls(Variant(job["variant"], module), *job["size"], config, target.limits.sms)
@@ -84,6 +85,13 @@ def compile_job(job: dict[str, Any], found: Any) -> dict[str, str]:
     found.assembler = _assembler(job, target)
     inspection.read_nvidia(found, made.name, texts["ptx"], texts["sass"], made.log, target)
     return texts
+
+
+def _require_version(wanted: str) -> None:
+    from common.triton_versions import installed
+
+    if installed() != wanted:
+        raise LookupError(f"Triton {wanted} was asked for and this process finds {installed()}")
 
 
 def _load(path: Path) -> Any:

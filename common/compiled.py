@@ -259,7 +259,8 @@ class _Worker:
         place = triton_versions.folder(version)
         path = [str(place)] if place else []
         environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-        environment["PYTHONPATH"] = os.pathsep.join([*path, str(HERE.parent)])
+        inherited = os.environ.get("PYTHONPATH")  # where the environment's own Triton may lie
+        environment["PYTHONPATH"] = os.pathsep.join([*path, str(HERE.parent), *([inherited] if inherited else [])])
         self.scratch = tempfile.TemporaryDirectory(prefix="stream-k-zoo-", ignore_cleanup_errors=True)
         environment["TRITON_CACHE_DIR"] = environment["TMPDIR"] = self.scratch.name
         self.errors = Path(self.scratch.name, "errors")

@@ -261,6 +261,19 @@ def test_a_kernel_that_does_not_compile_is_a_record_with_the_reason(own_cache: P
     assert record.registers == 0
 
 
+def test_a_compiler_finds_the_triton_that_pythonpath_gives_and_no_other_passes_for_it(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = job("data_parallel", "sm_80")
+    facts = tmp_path / "triton-3.1.4.dist-info" / "METADATA"
+    facts.parent.mkdir()
+    facts.write_text("Metadata-Version: 2.1\nName: triton\nVersion: 3.1.4\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (record,) = compiled.inspect([wanted])
+    assert record.status == "failed"
+    assert f"Triton {wanted.triton} was asked for and this process finds 3.1.4" in record.error
+
+
 def test_an_interrupted_command_keeps_no_failure_and_leaves_no_files(tmp_path: Path) -> None:
     code = (
         "import pathlib, variants\nfrom common import compiled\nfrom common.architectures import ARCHITECTURES\n"
