@@ -179,7 +179,7 @@ def stress(
         if set(wanted) & set(MODES):
             paths.append(record(work, folder, dry_run=device == "interpreter", asked=asked))
         if SANITIZER in wanted and device == "cuda":
-            found = sanitized([task.variant for task in work.tasks], work.notice, sanitizer_limit)
+            found = sanitized([task.variant for task in work.tasks], work.notice, sanitizer_limit, jobs)
             paths.append(documents.write(folder, SANITIZER, documents.header(), found))
     except KeyboardInterrupt:
         print(f"interrupted: what was done is in {folder / 'stress.jsonl'}", file=sys.stderr)

@@ -32,6 +32,8 @@ SANITIZER = "sanitizer"
 """A mode beside those of the children."""
 SANITIZER_SECONDS = 240.0
 """For everything that compute-sanitizer does, unless said otherwise."""
+PAIR_SECONDS = 90.0
+"""For one tool on one variant: the sanitizer makes some kernels a thousand times slower."""
 FOUND_ERRORS = 23
 """compute-sanitizer's exit code where it found something, to be told from a program's own."""
 Notice = Callable[[str], None]
@@ -116,41 +118,35 @@ class Stress:
         child.process.join(10)
 
 
-def sanitized(names: list[str], notice: Notice, seconds: float = SANITIZER_SECONDS) -> list[dict[str, Any]]:
-    """A row for each of compute-sanitizer's tools and each variant, on one small problem, all within `seconds`."""
+def sanitized(
+    names: list[str], notice: Notice, seconds: float = SANITIZER_SECONDS, jobs: int = 4
+) -> list[dict[str, Any]]:
+    """A row for each of compute-sanitizer's tools and each variant, on one small problem, all within `seconds`.
+
+    Each pair has a process of its own, `jobs` of them at a time.
+    """
     end = time.monotonic() + seconds
     program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
+    shared = {"mode": SANITIZER, "launches": 0}
     if program is None:
         notice("compute-sanitizer is not installed: its rows say so")
-        return [
-            {"mode": SANITIZER, "tool": tool, "variant": name, "status": "unavailable", "launches": 0}
-            for tool in TOOLS
-            for name in names
-        ]
-    with ThreadPoolExecutor(len(TOOLS)) as pool:
-        found = pool.map(lambda tool: _with_tool(program, tool, names, notice, end), TOOLS)
-        return [row for rows in found for row in rows]
+        return [{**shared, "tool": tool, "variant": name, "status": "unavailable"} for tool in TOOLS for name in names]
+
+    def watch(pair: tuple[str, str]) -> dict[str, Any]:
+        name, tool = pair
+        status, summary = _watched(program, tool, name, min(end - time.monotonic(), PAIR_SECONDS))
+        notice(f"{name} {tool}: {status} {summary}")
+        return {**shared, "tool": tool, "variant": name, "status": status, "summary": summary, "launches": 1}
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(watch, [(name, tool) for name in names for tool in TOOLS]))
 
 
-def _with_tool(program: str, tool: str, names: list[str], notice: Notice, end: float) -> list[dict[str, Any]]:
-    """All variants in one process; where that is not clean, each in its own, to see whose fault it is.
-
-    The first has half of the time that is left, so that some remains for the others.
-    """
-    left = end - time.monotonic()
-    status, summary = _watched(program, tool, names, left / 2 if len(names) > 1 else left)
-    notice(f"{tool}: {status} {summary}")
-    if status != "clean" and len(names) > 1:
-        return [row for name in names for row in _with_tool(program, tool, [name], notice, end)]
-    shared = {"mode": SANITIZER, "tool": tool, "status": status, "summary": summary, "launches": 1}
-    return [{**shared, "variant": name} for name in names]
-
-
-def _watched(program: str, tool: str, names: list[str], seconds: float) -> tuple[str, str]:
+def _watched(program: str, tool: str, name: str, seconds: float) -> tuple[str, str]:
     if seconds <= 0:
         return "timeout", "no time was left for it"
     command = [program, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS), sys.executable]
-    command += ["-m", "experiments.stress_child", *names]
+    command += ["-m", "experiments.stress_child", name]
     # In a session of its own: the tool starts the program that holds the GPU, and both must go.
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
