@@ -36,6 +36,10 @@ PAIR_SECONDS = 90.0
 """For one tool on one variant: the sanitizer makes some kernels a thousand times slower."""
 FOUND_ERRORS = 23
 """compute-sanitizer's exit code where it found something, to be told from a program's own."""
+MARK = "========="
+"""Begins a line of compute-sanitizer."""
+MOST_SAID = 24
+"""Lines of it that a row keeps."""
 Notice = Callable[[str], None]
 
 
@@ -134,17 +138,21 @@ def sanitized(
 
     def watch(pair: tuple[str, str]) -> dict[str, Any]:
         name, tool = pair
-        status, summary = _watched(program, tool, name, min(end - time.monotonic(), PAIR_SECONDS))
+        status, summary, said = _watched(program, tool, name, min(end - time.monotonic(), PAIR_SECONDS))
         notice(f"{name} {tool}: {status} {summary}")
-        return {**shared, "tool": tool, "variant": name, "status": status, "summary": summary, "launches": 1}
+        row = {**shared, "tool": tool, "variant": name, "status": status, "summary": summary, "launches": 1}
+        return row if status == "clean" else row | {"said": said}
 
+    # The last first: the newest kernels are those that the tools slow down most.
+    pairs = [(name, tool) for name in names for tool in TOOLS][::-1]
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(watch, [(name, tool) for name in names for tool in TOOLS]))
+        return list(pool.map(watch, pairs))[::-1]
 
 
-def _watched(program: str, tool: str, name: str, seconds: float) -> tuple[str, str]:
+def _watched(program: str, tool: str, name: str, seconds: float) -> tuple[str, str, list[str]]:
+    """How it ended, in one line, and the first lines of what the tool said."""
     if seconds <= 0:
-        return "timeout", "no time was left for it"
+        return "timeout", "no time was left for it", []
     command = [program, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS), sys.executable]
     command += ["-m", "experiments.stress_child", name]
     # In a session of its own: the tool starts the program that holds the GPU, and both must go.
@@ -156,12 +164,18 @@ def _watched(program: str, tool: str, name: str, seconds: float) -> tuple[str, s
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         text, _ = process.communicate()
-        return "timeout", f"not over after {seconds:.0f} s: {_last_line(text)}"
-    lines = [line for line in text.splitlines() if "SUMMARY" in line]
-    found = lines[-1].strip("= ") if lines else _last_line(text)
+        return "timeout", f"not over after {seconds:.0f} s: {_last_line(text)}", _said(text)
+    # What the program prints as it ends may stand before the mark in the same line.
+    lines = [line.rpartition(MARK)[2].strip() for line in text.splitlines() if "SUMMARY" in line]
+    found = lines[-1] if lines else _last_line(text)
     if process.returncode == 0 and lines:
-        return "clean", found
-    return ("errors" if process.returncode == FOUND_ERRORS else "failed"), found
+        return "clean", found, []
+    return ("errors" if process.returncode == FOUND_ERRORS else "failed"), found, _said(text)
+
+
+def _said(text: str) -> list[str]:
+    found = [line.rpartition(MARK)[2].strip() for line in text.splitlines() if MARK in line]
+    return [line for line in found if line][:MOST_SAID]
 
 
 def _last_line(text: str) -> str:
