@@ -142,7 +142,7 @@ class Card:
     by number, "any" for whichever came first. `workspace`: what the launcher allocates and sets at every launch.
     `language`: Gluon needs Triton 3.9 and has no interpreter. `twin`: the Triton variant with the same fix-up, which
     stands for a Gluon one where interleavings are explored. `ctas`: CTAs of a program, which are a cluster; a block is
-    theirs together. `rejected`: why a step did not help, in one sentence; the module stays so that its figures can be
+    theirs together. `cta_columns`: how many of them lie side by side, the rest below each other. `rejected`: why a step did not help, in one sentence; the module stays so that its figures can be
     measured again.
     """
 
@@ -165,9 +165,14 @@ class Card:
     language: Literal["triton", "gluon"] = "triton"
     twin: str | None = None
     ctas: int = 1
+    cta_columns: int = 1
     contract: Contract = Contract()
     claims: tuple[str, ...] = ()
     defects: tuple[Defect, ...] = ()
+
+    def cta_block(self, block: tuple[int, int, int]) -> tuple[int, int, int]:
+        """What one CTA has of a program's block."""
+        return block[0] * self.cta_columns // self.ctas, block[1] // self.cta_columns, block[2]
 
     @property
     def needs_co_residency(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from common.card import Card, Config
 from common.decomposition import cdiv
-from common.residency import Limits, programs_per_sm
+from common.residency import IDLE_SMS, Limits, programs_per_sm
 
 SHARPNESS = 4.0
 """Exponent of the norm that joins times that overlap, but not where both are equal."""
@@ -23,12 +23,6 @@ LINE = 128
 """Bytes of a line of L2, and of the rows in which the TMA fills shared memory."""
 NOMINAL_LINES = 256
 """Lines of a MAC iteration of 128 x 128 x 64 in fp16 whose rows start at multiples of LINE; `line_us` is for these."""
-IDLE_SMS = {1: 0, 2: 0, 4: 8, 8: 12}
-"""SMs that are left over when as many clusters of so many CTAs as fit are running: a cluster does not span GPCs.
-
-Seen on an H200 (132 SMs, one CTA an SM) in runs of matmul_training: times double from 32 clusters of 4 and from 16
-clusters of 8 on, not at the 33 and 16 that fill the SMs.
-"""
 HOPPER = Limits(sms=132)
 """Of an H200, in what is asked of an SM; an H100's SMs are the same."""
 
@@ -82,7 +76,7 @@ class Kernels:
         clusters = card.decomposition == "cluster_ranges"
         if not clusters and any(c.programs is None for c in configs):
             raise ValueError("the programs of a launch by whole waves must be a number")
-        columns = [(*c.block, c.split or 1, c.programs or 1, clusters, at_once(c), card.ctas) for c in configs]
+        columns = [(*c.block, c.split or 1, c.programs or 1, clusters, at_once(card, c), card.ctas) for c in configs]
         return cls(*np.array(columns).T)
 
     @classmethod
@@ -139,17 +133,17 @@ def effective_split(m: Any, n: Any, k: Any, kernels: Kernels) -> Any:
     return np.where(x.clusters, x.split, waves)
 
 
-def ring_bytes(config: Config, ctas: int = 1) -> int:
+def ring_bytes(card: Card, config: Config) -> int:
     """Shared memory of a CTA's stages, of operands of 2 bytes."""
-    block_m, block_n, block_k = config.block
-    return (block_m // ctas + block_n) * block_k * 2 * config.num_stages
+    block_m, block_n, block_k = card.cta_block(config.block)
+    return (block_m + block_n) * block_k * 2 * config.num_stages
 
 
-def at_once(config: Config) -> int:
+def at_once(card: Card, config: Config) -> int:
     """Programs that an SM holds of a kernel with a loading warp, by their registers and stages."""
     warps = config.num_warps + 4
     registers = config.maxnreg or HOPPER.registers // (warps * 32)
-    return max(1, programs_per_sm(HOPPER, registers, ring_bytes(config), warps))
+    return max(1, programs_per_sm(HOPPER, registers, ring_bytes(card, config), warps))
 
 
 def at_lines(row_bytes: tuple[Any, Any]) -> Any:

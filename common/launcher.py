@@ -349,7 +349,7 @@ def plan(card: Card, m: int, n: int, k: int, config: Config, sm_count: int) -> S
     block_m, block_n, block_k = config.block
     tiles_m, tiles_n, iters = cdiv(m, block_m), cdiv(n, block_n), cdiv(k, block_k)
     if card.decomposition == "whole_waves":
-        programs = sm_count // card.ctas if config.programs is None else config.programs
+        programs = residency.clusters(sm_count, card.ctas) if config.programs is None else config.programs
         return decomposition.whole_waves(tiles_m, tiles_n, iters, programs, config.split)
     if card.decomposition == "even_slabs":
         programs = sm_count if config.programs is None else config.programs
@@ -400,7 +400,7 @@ def check_config(variant: Variant, config: Config) -> None:
                 )
         elif size < least or (size & (size - 1) and not (card.contract.two_powers and is_sum(size))):
             raise UnsupportedProblem(f"{name}={size}: a block is a power of two of at least {least}")
-    block_m, block_n, block_k = config.block
+    block_m, block_n, block_k = card.cta_block(config.block)
     if max(block_m * block_n, block_m * block_k, block_k * block_n) > MOST_TILE:
         raise UnsupportedProblem(f"block {config.block}: no side by another may pass {MOST_TILE} elements")
     if card.language == "gluon":
@@ -425,8 +425,8 @@ def check_config(variant: Variant, config: Config) -> None:
 
 def _check_warpgroups(variant: Variant, config: Config) -> None:
     """Raise UnsupportedProblem for warps and tiles that wgmma cannot have."""
-    block_m, block_n, _ = config.block
-    rows = (block_n if is_sum(block_m) else block_m) // variant.card.ctas
+    block_m, block_n, _ = variant.card.cta_block(config.block)
+    rows = block_n if is_sum(block_m) else block_m
     if config.num_warps not in (4, 8) or config.num_warps * 16 > rows:
         raise UnsupportedProblem(
             f"{variant.name}: num_warps={config.num_warps}: one or two warpgroups (4 or 8 warps) multiply, each warp "

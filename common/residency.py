@@ -28,10 +28,21 @@ WARPS_UNIT = 4
 """Warps are placed on the four partitions of an SM in turn."""
 SHARED_UNIT = 128
 
+IDLE_SMS = {1: 0, 2: 0, 4: 8, 8: 12}
+"""SMs that are left over when as many clusters of so many CTAs as fit are running: a cluster does not span GPCs.
+
+Seen on an H200 (132 SMs, one CTA an SM) in runs of matmul_training: times double from 32 clusters of 4 and from 16
+clusters of 8 on, not at the 33 and 16 that fill the SMs.
+"""
 BLOCKS_PER_SM = {(7, 5): 16, (8, 0): 32, (8, 6): 16, (8, 7): 16, (8, 9): 24, (9, 0): 32, (10, 0): 32, (12, 0): 24}
 """Largest number of resident blocks an SM, by compute capability (CUDA C++ Programming Guide, technical table)."""
 LEAST_BLOCKS_PER_SM = 16
 """For a capability that the table lacks: a number too high would admit a launch that hangs."""
+
+
+def clusters(sms: int, ctas: int) -> int:
+    """Clusters of so many CTAs, one CTA an SM, that run at once; 1 on the smallest GPU."""
+    return max(1, (sms - IDLE_SMS[ctas]) // ctas)
 
 
 def device_limits(device: int | torch.device | None = None) -> Limits:

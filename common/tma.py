@@ -70,22 +70,30 @@ def _layout(shape: tuple[int, ...], dtype: torch.dtype, bases: tuple[tuple[int, 
     return gl.NVMMASharedLayout.get_default_for(list(shape), element, cga_layout=list(map(list, bases)) or None)
 
 
-def descriptor(x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: int | None = 0) -> Any:
+def descriptor(
+    x: torch.Tensor, block: tuple[int, int], ctas: int = 1, along: int | tuple[int | None, ...] | None = 0
+) -> Any:
     """The Gluon descriptor of a 2-D tensor (or of its transpose, see `is_transposed`) in blocks of `block`.
 
-    `block` counts along the tensor's own dimensions. A cluster of `ctas` (a power of two) loads `ctas` blocks that are
-    next to each other in dimension `along`, one each, or all the same block for None. The descriptor keeps the
-    tensor as `described`.
+    `block` counts along the tensor's own dimensions. A cluster of `ctas` (a power of two) loads blocks that are next to
+    each other in dimension `along`, one each, or all the same block for None. A tuple says it for each bit of a CTA's
+    number. The descriptor keeps the tensor as `described`.
     """
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    shape = [size * ctas if dimension == along else size for dimension, size in enumerate(block)]
+    bits = along if isinstance(along, tuple) else (along,) * (ctas.bit_length() - 1)
+    if 1 << len(bits) != ctas:
+        raise ValueError(f"{ctas} CTAs have numbers of {ctas.bit_length() - 1} bits, along={along}")
+    shape, bases = list(block), []
+    for dimension in bits:
+        bases.append([0, 0])
+        if dimension is not None:
+            bases[-1][dimension] = shape[dimension] // block[dimension]
+            shape[dimension] *= 2
     matrix = x
     if is_transposed(x):
-        matrix, shape, along = x.t(), shape[::-1], None if along is None else 1 - along
-    bits = range(ctas.bit_length() - 1)
-    bases = tuple(tuple((1 << bit) * (along == dimension) for dimension in range(2)) for bit in bits)
-    layout = _layout(tuple(shape), x.dtype, bases)
+        matrix, shape, bases = x.t(), shape[::-1], [base[::-1] for base in bases]
+    layout = _layout(tuple(shape), x.dtype, tuple(map(tuple, bases)))
     found = TensorDescriptor(matrix, list(matrix.shape), [_row_stride(matrix), 1], shape, layout)
     found.described = x
     return found

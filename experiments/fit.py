@@ -23,10 +23,11 @@ from common.cost import Constants, Kernels
 from common.errors import InvalidExperiment
 from common.population import part_of
 from common.problem import Problem
+from common.residency import clusters
 from common.rows import Run
 from experiments.plan import count_programs
 
-EXPERIMENTS = ("matmul_training", "sides_training", "unaligned")
+EXPERIMENTS = ("matmul_training", "sides_training", "choice_training", "unaligned")
 """What is fitted to where nothing else is said: every finished run of these."""
 START = Constants(3.0, 1.5, 0.2, 0.1, 3.5, 1.0, 0.3, 0.1, 0.1, 1.5)
 """Where the search begins, microseconds and TB/s."""
@@ -122,8 +123,9 @@ def _family(candidate: dict[str, Any], sms: int) -> tuple[str, dict[str, Any], i
     default, config = dataclasses.asdict(card.default), _config(candidate)
     plain = {k: v for k, v in config.items() if k not in LEFT_OUT and (k == "block" or v != default[k])}
     if card.decomposition == "cluster_ranges":
-        return name, plain, cost.at_once(Config(**config))
-    per_sm = count_programs(programs, sms // card.ctas, 0) / (sms // card.ctas)
+        return name, plain, cost.at_once(card, Config(**config))
+    at_once = clusters(sms, card.ctas)
+    per_sm = count_programs(programs, at_once, 0) / at_once
     return (name, plain, int(per_sm)) if per_sm >= 1 and per_sm == int(per_sm) else None
 
 
@@ -135,7 +137,7 @@ def _config(candidate: dict[str, Any]) -> dict[str, Any]:
 def _samples(run: Run, index: int, candidate: dict[str, Any]) -> Samples:
     sms, card = run.header["device"]["sms"], variants.get(candidate["variant"]).card
     config = Config(**_config(candidate))
-    config = config.replace(programs=count_programs(candidate["programs"], sms // card.ctas, 0))
+    config = config.replace(programs=count_programs(candidate["programs"], clusters(sms, card.ctas), 0))
     measured = run.by_candidate.get(index, {})
     shapes = [shape for shape, row in measured.items() if row.status == "ok" and row.samples]
     m, n, k = np.array(shapes, dtype=int).reshape(-1, 3).T

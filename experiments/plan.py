@@ -12,6 +12,7 @@ from common.card import Config
 from common.decomposition import cdiv
 from common.errors import InvalidExperiment
 from common.problem import Problem
+from common.residency import clusters
 
 EMPTY = "empty"
 """The candidate that launches an empty kernel: the floor of the harness."""
@@ -99,7 +100,7 @@ class Candidate:
         if card.decomposition in ("data_parallel", "library"):
             return self.config
         tiles = cdiv(problem.m, self.config.block[0]) * cdiv(problem.n, self.config.block[1])
-        return self.config.replace(programs=count_programs(self.programs, sms // card.ctas, tiles))
+        return self.config.replace(programs=count_programs(self.programs, clusters(sms, card.ctas), tiles))
 
 
 def tell_apart(candidates: list[Candidate]) -> list[Candidate]:

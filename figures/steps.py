@@ -195,10 +195,10 @@ def _equal(sides: list[list[tuple[str, int]]]) -> list[tuple[list[int], list[int
 
 
 def _compiled(run: Run, index: int, schedule: bool) -> str:
-    """A candidate's configuration as one CTA has it (a block of several CTAs is shared by rows), with what decides on
+    """A candidate's configuration as one CTA has it (several share a block), with what decides on
     its schedule or without it."""
     candidate = run.candidates[index]
-    config, ctas = candidate["config"], variants.get(candidate["variant"]).card.ctas
-    height, *rest = config["block"]
+    config = candidate["config"]
+    block = variants.get(candidate["variant"]).card.cta_block(config["block"])
     names = ("num_warps", "num_stages", "maxnreg", "tma", *(("split", "two_tiles", "order") if schedule else ()))
-    return repr([height // ctas, *rest, candidate["programs"], *(config.get(name) for name in names)])
+    return repr([*block, candidate["programs"], *(config.get(name) for name in names)])

@@ -76,7 +76,7 @@ def test_each_tile_compiles_for_sm_90_with_wgmma_and_tma_and_no_local_memory(com
         assert kernel["local_bytes"] == 0, kernel
         assert kernel["shared_bytes"] <= 232448, kernel
         # One a 16-deep step of K and 64 rows of a warpgroup.
-        block_m //= variants.get(kernel["variant"]).card.ctas
+        block_m, block_n, block_k = variants.get(kernel["variant"]).card.cta_block((block_m, block_n, block_k))
         rows = max((block_n if is_sum(block_m) else block_m) // (16 * kernel["warps"]), 1)
         assert kernel["wgmma"] % (rows * block_k // 16) == 0 and kernel["wgmma"] > 0, kernel
         assert kernel["tma"] > 0, kernel
@@ -186,9 +186,10 @@ def split_in(name: str, wanted: int | None) -> dict[str, int | None]:
 def small(name: str, block: tuple[int, int, int]) -> Config:
     """A config with few stages and this block for each CTA, or one three quarters as wide where it has no other."""
     v, (block_m, block_n, block_k) = variants.get(name), block
+    rows, columns = v.card.ctas // v.card.cta_columns, v.card.cta_columns
     odd = v.card.contract.three_quarters or v.card.contract.two_powers
     width = 3 * block_n // 2 if odd else block_n
-    return v.card.default.replace(block=(v.card.ctas * block_m, width, block_k), num_warps=4, num_stages=3)
+    return v.card.default.replace(block=(rows * block_m, columns * width, block_k), num_warps=4, num_stages=3)
 
 
 def run(v: Variant, a: torch.Tensor, b: torch.Tensor, config: Config) -> Prepared:

@@ -335,7 +335,7 @@ class Machine:
         """Stays undone until it is waited for, as a link to the accumulator that it adds to."""
         yield None
         self.dots += 1
-        return [Dot(*values, self.dots)]
+        return [Dot(*values, self.dots, [self._slices(op.result_type, rank) for rank in self._ranks()])]
 
     def _ttng_warp_group_dot_wait(self, op: Op, values: list[Any], env: dict[str, Any]) -> Steps:
         """The latest `pendings` wgmmas stay undone, whichever accumulators they are for."""
@@ -424,21 +424,23 @@ class Machine:
 
 @dataclass
 class Dot:
-    """A wgmma in flight: every CTA multiplies its own operands into its own rows of the accumulator."""
+    """A wgmma in flight: every CTA multiplies its own operands into its own part of the accumulator, its place."""
 
     a: Shared
     b: Shared
     accumulator: Any
     use: bool
     number: int
+    places: list[tuple[slice, ...]]
     value: np.ndarray | None = None
 
     def do(self) -> None:
         if self.value is not None:
             return
         before = self.accumulator.value if isinstance(self.accumulator, Dot) else self.accumulator
-        pairs = zip(self.a.parts, self.b.parts, strict=True)
-        product = np.concatenate([a.astype(np.float32) @ b.astype(np.float32) for a, b in pairs])
+        product = np.full([max(place[d].stop for place in self.places) for d in range(2)], np.nan, np.float32)
+        for a, b, place in zip(self.a.parts, self.b.parts, self.places, strict=True):
+            product[place] = a.astype(np.float32) @ b.astype(np.float32)
         self.value = before + product if self.use else product
         self.accumulator = None
 

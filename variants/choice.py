@@ -38,6 +38,8 @@ from common.launcher import (
 )
 from common.problem import Problem
 from common.quick import QuickLaunch
+from common.residency import IDLE_SMS
+from common.residency import clusters as clusters_at_once
 
 COSTS = Path(__file__).parent / "costs.json"
 PORTABLE = "v09_whole_waves"
@@ -69,7 +71,7 @@ class Family:
         """
         card = variants.get(self.variant).card
         wanted = card.contract.architectures
-        return (not wanted or arch in wanted) and cost.ring_bytes(self.config, card.ctas) <= shared_memory
+        return (not wanted or arch in wanted) and cost.ring_bytes(card, self.config) <= shared_memory
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,10 @@ def candidates(sm_count: int, arch: str, shared_memory: int, item_bytes: int, pr
         card = variant.card
         clusters = card.decomposition == "cluster_ranges"
         config = _for_item(family.config, item_bytes, precision)
-        config = config.replace(programs=None if clusters else family.programs_per_sm * (sm_count // card.ctas))
+        config = config.replace(programs=None if clusters else family.programs_per_sm * clusters_at_once(sm_count, card.ctas))
         if _number(arch) < FIRST_TMA:
             config = config.replace(tma=False)
-        splits = [s for s in SPLITS if s <= family.most_split and (not clusters or s in cost.IDLE_SMS)]
+        splits = [s for s in SPLITS if s <= family.most_split and (not clusters or s in IDLE_SMS)]
         configs = [config.replace(split=split) for split in splits]
         launches += [(variant, c) for c in configs]
         parts.append(Kernels.of(card, configs))
