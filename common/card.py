@@ -142,8 +142,8 @@ class Card:
     by number, "any" for whichever came first. `workspace`: what the launcher allocates and sets at every launch.
     `language`: Gluon needs Triton 3.9 and has no interpreter. `twin`: the Triton variant with the same fix-up, which
     stands for a Gluon one where interleavings are explored. `ctas`: CTAs of a program, which are a cluster; a block is
-    theirs together. `cta_columns`: how many of them lie side by side, the rest below each other. `rejected`: why a step did not help, in one sentence; the module stays so that its figures can be
-    measured again.
+    theirs together. `cta_columns`: how many of them lie side by side, the rest below each other. `rejected`: why a step
+    did not help, in one sentence; the module stays so that its figures can be measured again.
     """
 
     idea: str

@@ -130,7 +130,8 @@ def candidates(sm_count: int, arch: str, shared_memory: int, item_bytes: int, pr
         card = variant.card
         clusters = card.decomposition == "cluster_ranges"
         config = _for_item(family.config, item_bytes, precision)
-        config = config.replace(programs=None if clusters else family.programs_per_sm * clusters_at_once(sm_count, card.ctas))
+        programs = None if clusters else family.programs_per_sm * clusters_at_once(sm_count, card.ctas)
+        config = config.replace(programs=programs)
         if _number(arch) < FIRST_TMA:
             config = config.replace(tma=False)
         splits = [s for s in SPLITS if s <= family.most_split and (not clusters or s in IDLE_SMS)]

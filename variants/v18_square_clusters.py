@@ -50,7 +50,7 @@ CONFIGS = (
     Config(block=(256, 256, 64), num_warps=4, num_stages=5, order="swizzled"),
     Config(block=(128, 256, 64), num_warps=4, num_stages=7, order="swizzled"),
     Config(block=(256, 128, 64), num_warps=8, num_stages=7, order="swizzled"),
-    Config(block=(128, 128, 64), num_warps=4, num_stages=8, order="swizzled"),
+    Config(block=(128, 128, 64), num_warps=4, num_stages=12, order="swizzled"),
 )
 """What the kernel is worth launching with. A block is the cluster's: each CTA has half of its rows and of its columns."""
 
