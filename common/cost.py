@@ -1,6 +1,7 @@
 """The time of a launch as a formula: rounds of units of work, MAC iterations, memory, fix-up and the launch itself.
 
-`predict` is what the choice among kernels and the fit of its constants share. Times are microseconds.
+`predict` is what the choice among kernels and the fit of its constants share, and so is `corrected`: what the formula
+misses of a kernel with one tile and split, smooth in the problem's sizes. Times are microseconds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ LINE = 128
 """Bytes of a line of L2, and of the rows in which the TMA fills shared memory."""
 NOMINAL_LINES = 256
 """Lines of a MAC iteration of 128 x 128 x 64 in fp16 whose rows start at multiples of LINE; `line_us` is for these."""
+WIDTH = 2.0
+"""Octaves over which what the formula misses stays alike: the standard deviation of the Gaussians of `basis`."""
+OFF_LINES = 3.0
+"""Octaves that count between problems of which one has rows that start at multiples of LINE and one has not."""
 HOPPER = Limits(sms=132)
 """Of an H200, in what is asked of an SM; an H100's SMs are the same."""
 
@@ -162,3 +167,27 @@ def predict(constants: np.ndarray, works: np.ndarray) -> np.ndarray:
     one_step, one_busy = _joined(step, line * lines), _joined(busy, busy_line * lines)
     arithmetic = unit * whole + part * parts + one_step * steps + one_busy * busy_steps
     return launch + _joined(arithmetic, moved / terabytes / 1e6) + shared * fix_up + peer * ranges
+
+
+def features(m: Any, n: Any, k: Any, row_bytes: tuple[Any, Any], item_bytes: int) -> np.ndarray:
+    """Where problems lie among others, in octaves: (4,), or (problems, 4) of arrays.
+
+    The binary logarithms of M, N and K, K in elements of 2 bytes, and OFF_LINES where rows of A or of B do not start at
+    multiples of LINE.
+    """
+    off = np.where(at_lines(row_bytes), 0.0, OFF_LINES)
+    return np.stack(np.broadcast_arrays(np.log2(m), np.log2(n), np.log2(k * item_bytes / 2), off), axis=-1)
+
+
+def basis(places: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """How near problems lie to centres, both as from `features`: 1 there, 0 far away. (centres,), or a row each."""
+    return np.exp(((places[..., None, :] - centres) ** 2).sum(-1) / (-2 * WIDTH**2))
+
+
+def corrected(times: np.ndarray, near: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Times of `predict`, longer or shorter by what the same kernel, tile and split took near the problem.
+
+    `near`: what `basis` returns. `weights`: (centres,) or (centres, launches). Far from every centre the time is the
+    formula's: Gaussians fade where nothing was measured, where polynomials would grow.
+    """
+    return times * np.exp(near @ weights)

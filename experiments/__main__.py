@@ -441,7 +441,7 @@ def fit(
     out: Annotated[Path | None, typer.Option(help="the data file; default the one that variants.matmul reads")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print what was fitted as JSON")] = False,
 ) -> None:
-    """Fit the constants behind variants.matmul's choice to runs over shapes that are for fitting."""
+    """Fit the constants and corrections behind variants.matmul's choice to runs over shapes that are for fitting."""
     from experiments.fit import EXPERIMENTS, write
     from experiments.fit import fit as fit_to
     from variants.choice import COSTS
@@ -455,15 +455,18 @@ def fit(
         raise InvalidExperiment(
             f"{results} has no finished run to fit to: python -m experiments run experiments/matmul_training.yaml"
         )
-    found = fit_to(runs)
-    write(found, runs, out or COSTS)
+    costs = fit_to(runs)
+    write(costs, runs, out or COSTS)
     if as_json:
-        print(json.dumps([fitted.as_dict() for fitted in found]))
+        print(json.dumps([fitted.as_dict() for fitted in costs.families]))
         return
-    print(f"{', '.join(run.id for run in runs)}: constants of {len(found)} kernels and tiles in {out or COSTS}")
-    for fitted in found:
+    print(
+        f"{', '.join(run.id for run in runs)}: constants of {len(costs.families)} kernels and tiles in {out or COSTS}"
+    )
+    for fitted in costs.families:
         shape = " ".join(f"{key}={value}" for key, value in fitted.config.items())
-        print(f"{fitted.variant} {shape} x{fitted.programs_per_sm}: {fitted.rows} rows, off by {fitted.log_error:.1%}")
+        errors = f"off by {fitted.log_error:.1%}, on held-out shapes corrected by {fitted.corrected_log_error:.1%}"
+        print(f"{fitted.variant} {shape} x{fitted.programs_per_sm}: {fitted.rows} rows, {errors}")
 
 
 def _named_run(results: Path, name: str) -> rows.Run:

@@ -1,8 +1,8 @@
 """`matmul`: which kernel, tile, split and number of programs a problem gets, by a model of their times.
 
-Nothing is timed per shape. The model's constants are data (`costs.json`, written by `python -m experiments fit` from
-committed measurements of shapes that no result is reported on). What was chosen is kept, so that the next call of the
-same kind costs the host little more than the launch.
+Nothing is timed per shape. The model's constants and corrections are data (`costs.json`, written by `python -m
+experiments fit` from committed measurements of shapes that no result is reported on). What was chosen is kept, so that
+the next call of the same kind costs the host little more than the launch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import variants
 from common import cost
 from common.card import Config, Precision
 from common.cost import Constants, Kernels
-from common.errors import NoDevice, UnsupportedProblem
+from common.errors import InvalidExperiment, NoDevice, UnsupportedProblem
 from common.interpreter import interpreting
 from common.launcher import (
     OUTPUTS,
@@ -55,7 +55,7 @@ MOST_KEPT = 8192
 @dataclass(frozen=True)
 class Family:
     """A kernel with one tile: `config` without programs and split, programs an SM, the most K ranges measured, whether
-    also on rows that start at multiples of a line, and what is known of its time."""
+    also on rows that start at multiples of a line, and what is known of its time; `corrections`: weights by split."""
 
     variant: str
     config: Config
@@ -63,6 +63,7 @@ class Family:
     most_split: int
     aligned: bool
     constants: Constants
+    corrections: dict[int, list[float]]
 
     def fits(self, arch: str, shared_memory: int) -> bool:
         """Whether a GPU of this architecture, with so many bytes of shared memory a program, can run it.
@@ -72,6 +73,12 @@ class Family:
         card = variants.get(self.variant).card
         wanted = card.contract.architectures
         return (not wanted or arch in wanted) and cost.ring_bytes(card, self.config) <= shared_memory
+
+    def correction(self, split: int) -> list[float] | float:
+        """Weights of the largest measured split up to this one: what the formula misses of a kernel and tile hardly
+        changes from one split to the next. 0 where there are none."""
+        measured = [known for known in self.corrections if known <= split]
+        return self.corrections[max(measured)] if measured else 0.0
 
 
 @dataclass(frozen=True)
@@ -94,36 +101,48 @@ def costs_hash() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in parts)).hexdigest()[:12]
 
 
+@dataclass(frozen=True)
+class Costs:
+    """What the data file holds: the candidates, and the centres of their corrections, see `cost.basis`."""
+
+    families: tuple[Family, ...]
+    centres: np.ndarray
+
+
 @lru_cache
-def families() -> tuple[Family, ...]:
-    """The candidates of the data file."""
+def costs() -> Costs:
+    """The data file. Raises InvalidExperiment where it is of an older kind, without corrections."""
     data = json.loads(COSTS.read_text())
+    if "centres" not in data:
+        raise InvalidExperiment(f"{COSTS.name} holds no corrections of its times: python -m experiments fit writes it")
     found = []
     for entry in data["families"]:
         changes = entry["config"] | {"block": tuple(entry["config"]["block"])}
         config = variants.get(entry["variant"]).card.default.replace(**changes)
         constants = Constants(**entry["constants"])
-        found.append(
-            Family(entry["variant"], config, entry["programs_per_sm"], entry["most_split"], entry["aligned"], constants)
-        )
-    return tuple(found)
+        corrections = {int(split): weights for split, weights in entry["corrections"].items()}
+        measured = (entry["programs_per_sm"], entry["most_split"], entry["aligned"])
+        found.append(Family(entry["variant"], config, *measured, constants, corrections))
+    return Costs(tuple(found), np.array(data["centres"]))
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Every kernel, tile and split that a GPU can run, side by side."""
+    """Every kernel, tile and split that a GPU can run, side by side; `weights`: (centres, launches)."""
 
     launches: list[tuple[Variant, Config]]
     kernels: Kernels
     constants: np.ndarray
     aligned: np.ndarray
+    weights: np.ndarray
 
 
 @lru_cache(maxsize=64)
 def candidates(sm_count: int, arch: str, shared_memory: int, item_bytes: int, precision: Precision) -> Candidates:
     """For a GPU and operands of so many bytes."""
-    launches, parts, constants, aligned = [], [], [], []
-    for family in families():
+    launches, parts, constants, aligned, weights = [], [], [], [], []
+    centres = len(costs().centres)
+    for family in costs().families:
         if not family.fits(arch, shared_memory):
             continue
         variant = variants.get(family.variant)
@@ -140,7 +159,9 @@ def candidates(sm_count: int, arch: str, shared_memory: int, item_bytes: int, pr
         parts.append(Kernels.of(card, configs))
         constants += [[getattr(family.constants, name) for name in cost.NAMES]] * len(configs)
         aligned += [family.aligned] * len(configs)
-    return Candidates(launches, Kernels.joined(parts), np.array(constants).T, np.array(aligned))
+        weights += [np.broadcast_to(family.correction(split), centres) for split in splits]
+    columns = np.array(constants).T, np.array(aligned), np.array(weights).T
+    return Candidates(launches, Kernels.joined(parts), *columns)
 
 
 def ranked(
@@ -169,6 +190,8 @@ def _soonest_first(
     row_bytes = row_bytes or (k * item, n * item)
     found = candidates(sm_count, arch, shared_memory, item, precision)
     times = cost.predict(found.constants, cost.work(m, n, k, row_bytes, item, found.kernels, sm_count))
+    near = cost.basis(cost.features(m, n, k, row_bytes, item), costs().centres)
+    times = cost.corrected(times, near, found.weights)
     possible = cost.effective_split(m, n, k, found.kernels) == found.kernels.split
     if cost.at_lines(row_bytes):
         possible &= found.aligned
