@@ -3,7 +3,7 @@
 Each kernel with one tile has constants of its own. They minimise the squared logarithm of expected over measured time,
 softened for outliers, over every problem and split that the runs hold. Only shapes that are for fitting may be in them.
 What the formula then misses of a kernel, tile and split is fitted by a sum of Gaussians, see `cost.corrected`: ridge
-regression of the logarithm of measured over expected time, with the kernel's norm.
+regression of the logarithm of measured over expected time, in the norm that belongs to the Gaussians.
 """
 
 from __future__ import annotations
