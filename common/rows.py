@@ -42,6 +42,9 @@ HEADER = {"run": str, "candidates": list, "device": dict, "versions": dict, "dty
 """What a header says at least, and as what."""
 MOST_BYTES = 300
 """No row is longer, its newline included."""
+LEAST_LIMITED = 200
+"""Problems that a run with a limit needs to stand for its experiment: samples are drawn in random order, so that the
+first ones are a smaller sample. What is shown of a run says how many problems it has."""
 
 
 @dataclass(frozen=True)
@@ -322,20 +325,26 @@ def runs(results: Path, experiment: str) -> list[Path]:
 
 
 def newest_run(results: Path, experiment: str, device: str | None = None) -> Run | None:
-    """The newest finished run of a whole experiment, or None: no dry run, and none with a limit on its problems.
+    """The newest finished run of a whole experiment; where there is none, of at least LEAST_LIMITED first problems.
 
-    `device`: on this device alone, by its name. Raises DamagedRun where a finished one that is newer cannot be read: an
-    older one must not take its place unseen.
+    No dry run, and None without any. `device`: on this device alone, by its name. Raises DamagedRun where a finished
+    one that is newer cannot be read: an older one must not take its place unseen.
     """
+    limited = None
     for path in reversed(runs(results, experiment)):
         if path.suffix != ".xz" and not says_finished(path):
             continue
         if device is not None and read_header(path)["device"]["name"] != device:
             continue
         run = read_run(path)
-        if run.finished and not run.header.get("limit") and not run.header.get("dry_run"):
+        if not run.finished or run.header.get("dry_run"):
+            continue
+        limit = run.header.get("limit")
+        if not limit:
             return run
-    return None
+        if limited is None and limit >= LEAST_LIMITED:
+            limited = run
+    return limited
 
 
 def paired(run: Run, x: Row, y: Row) -> tuple[tuple[float, ...], tuple[float, ...]]:

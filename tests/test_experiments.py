@@ -644,6 +644,16 @@ def test_the_newest_run_is_a_whole_one(tmp_path: Path) -> None:
     assert rows.newest_run(tmp_path, "x").id == "x-0"
 
 
+def test_many_first_problems_stand_for_an_experiment_that_has_no_whole_run(tmp_path: Path) -> None:
+    for number, limit in enumerate([250, 300, 199]):
+        write_lines(tmp_path / f"x-{number}.jsonl", FINISHED, run=f"x-{number}", limit=limit)
+    write_lines(tmp_path / "x-3.jsonl", FINISHED, run="x-3", limit=400, dry_run=True)
+    assert rows.newest_run(tmp_path, "x").id == "x-1"
+    write_lines(tmp_path / "x-4.jsonl", FINISHED, run="x-4")
+    write_lines(tmp_path / "x-5.jsonl", FINISHED, run="x-5", limit=500)
+    assert rows.newest_run(tmp_path, "x").id == "x-4"
+
+
 DAMAGE = {
     "garbage": lambda packed: b"no xz at all",
     "truncated": lambda packed: packed[: len(packed) // 2],
