@@ -6,7 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from common import rows
-from common.rows import Run
+from common.documents import Document
+from common.rows import Run, mean_interval
 from figures import corpus, goal_answers, goals, regret, source
 from figures.steps_table import NOT_MEASURED, line
 
@@ -38,6 +39,7 @@ def _rendered(results: Path, files: tuple[tuple[Path, int], ...]) -> str:
         shown = [f"{number:.1%}" if goal.share else f"{number:.3f}" for number in (value.value, value.low, value.high)]
         text = f"{shown[0]} [{shown[1]}, {shown[2]}]" + (f"; {found.note}" if found.note else "")
         lines.append(line([goal.what, goal.bound, text, f"{value.count:,}", goal.standing(found), f"`{run}`"]))
+    lines += _in_company(newest["corpus_128"], newest[regret.EXPERIMENT])
     for name in CLASSES:
         there = newest[name]
         if isinstance(there, Run) and source.has(there, corpus.CHOSEN):
@@ -45,11 +47,31 @@ def _rendered(results: Path, files: tuple[tuple[Path, int], ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _in_company(few: Run | Document | None, many: Run | Document | None) -> list[str]:
+    """What both sides take among few candidates over what they take among many, on the shapes of both runs."""
+    if not (isinstance(few, Run) and isinstance(many, Run)):
+        return []
+    labels = ("torch_matmul", corpus.CHOSEN)
+    pairs = [(few.medians(label), many.medians(label)) for label in labels]
+    shapes = sorted(set.intersection(*(set(side) for pair in pairs for side in pair)))
+    if not shapes:
+        return []
+    found = [mean_interval([one[shape] / other[shape] for shape in shapes]) for one, other in pairs]
+    cublas, chosen = (f"{x.value:.3f} [{x.low:.3f}, {x.high:.3f}]" for x in found)
+    counts = [len(run.candidates) for run in (few, many)]
+    return [
+        "",
+        f"Company counts: on the {len(shapes)} shapes that both runs hold, cuBLAS takes {cublas} of its time among "
+        f"{counts[1]} candidates where it is one of {counts[0]}, `variants.matmul` {chosen}. With few candidates each "
+        "kernel's instructions are likely to stay cached between its turns; the L2 is flushed in both.",
+    ]
+
+
 def _by_class(name: str, run: Run) -> list[str]:
     """Interval, share won and worst of each class, of regrets the interval alone."""
     lost = name == regret.EXPERIMENT
     values = regret.regrets(run) if lost else goal_answers.chosen(run)
-    lines = [f"**By class, {TITLES[name]}** ({source.describe(run)}):", ""]
+    lines = [f"<details><summary>By class, {TITLES[name]} ({source.describe(run)})</summary>", ""]
     columns = ["class", "shapes", "geometric mean, 95 %", *([] if lost else ["won"]), "worst"]
     lines += [line(columns), line(["---"] * len(columns))]
     for group, members in sorted(corpus.by_class(values).items()):
@@ -57,4 +79,4 @@ def _by_class(name: str, run: Run) -> list[str]:
         text = f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
         more = [f"{max(members):.2f}"] if lost else [f"{found.won:.0%}", f"{found.worst:.2f}"]
         lines.append(line([corpus.class_name(group), f"{found.count:,}", text, *more]))
-    return lines
+    return [*lines, "", "</details>"]

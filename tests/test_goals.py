@@ -116,6 +116,14 @@ def test_without_rows_no_goal_has_a_number(tmp_path: Path) -> None:
     assert "[" not in text and "By class" not in text
 
 
+def test_what_few_candidates_change_is_told_from_the_shapes_of_both_runs(tmp_path: Path) -> None:
+    write(tmp_path, "corpus_128", flat)
+    assert "Company counts" not in goals_table.render(tmp_path)
+    write(tmp_path, "corpus_regret", lambda label, shape: flat(label, shape) * (1.25 if label == "matmul" else 1.0))
+    text = goals_table.render(tmp_path)
+    assert "`variants.matmul` 0.800 [0.800, 0.800]" in text and "cuBLAS takes 1.000 [1.000, 1.000]" in text
+
+
 def test_a_newer_run_is_read_again(tmp_path: Path) -> None:
     write(tmp_path, "corpus_128", flat)
     assert "1.250 [" in goals_table.render(tmp_path)
