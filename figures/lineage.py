@@ -14,7 +14,7 @@ from common.card import Card
 from common.source_diff import Budget, budget
 from figures import code_tables
 
-INDENT, NAME = 0.25, 1.95
+INDENT, NAME = 0.25, 2.1
 """A lane's width, and the room that a name takes."""
 WIDTH = 125
 """Characters of an idea's line."""

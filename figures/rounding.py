@@ -12,7 +12,7 @@ from common import style
 from common.documents import Document
 from figures import source
 
-LOOKS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "h")
+LOOKS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "h", "p", "*", "d", "H")
 
 
 def errors(axes: Axes, document: Document) -> None:

@@ -73,11 +73,15 @@ class Gains:
 
     @property
     def verdict(self) -> Verdict:
-        """By the band of the thread's claims: a class where the gain is above it, or nowhere above it, or neither."""
+        """By the band of the thread's claims: a class where the interval of the gain is above it; or that of all shapes
+        below it and no class's mean above; or neither. Of the many intervals of few shapes some always reach further.
+        """
+        edge = 1 + MARGIN
         found = [*self.instead.values(), *self.beside.values()]
-        if any(interval.low > 1 + MARGIN for interval in found):
+        if any(interval.low > edge for interval in found):
             return "helps"
-        return "does not help" if all(interval.high <= 1 + MARGIN for interval in found) else "not decided"
+        nowhere = max(self.instead[EVERY].high, self.beside[EVERY].high) <= edge
+        return "does not help" if nowhere and all(interval.value <= edge for interval in found) else "not decided"
 
 
 def steps() -> list[str]:

@@ -37,9 +37,9 @@ LEGEND = (
 )
 RULE = (
     f"A step helps where in some class the interval of **instead** or **beside** is more than {100 * MARGIN:g} % "
-    "above 1, does not help where it is nowhere above that ([variants/rejected.md](variants/rejected.md)), and "
-    "is not decided where an interval lies across the edge: the band of the thread's claims. The newest sweep "
-    "that holds step and parent decides."
+    "above 1, does not help where that of all shapes ends below it and no class's mean lies above "
+    "([variants/rejected.md](variants/rejected.md)), and is not decided otherwise: the band of the thread's claims. "
+    "The newest sweep that holds step and parent decides."
 )
 
 

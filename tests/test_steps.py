@@ -98,6 +98,16 @@ def test_an_interval_across_the_edge_decides_nothing(tmp_path: Path) -> None:
     assert found.verdict == "not decided"
 
 
+def test_a_class_of_few_shapes_whose_interval_reaches_far_does_not_decide_alone(tmp_path: Path) -> None:
+    few = [shape for shape in SHAPES if steps.stratum(shape) == (0, 0)]
+    slow = set(few[: len(few) // 8])
+    us = {shape: 9.0 if shape in slow else 10.01 for shape in few}
+    sweep(tmp_path, V10 | V12, lambda label, shape: us.get(shape, 10.0) if label[:3] == "v12" else 10.0)
+    found = of(tmp_path, "v12")
+    assert max(i.high for i in found.instead.values()) > 1.02 >= max(i.value for i in found.instead.values())
+    assert found.verdict == "does not help"
+
+
 def test_more_noisy_configurations_gain_nothing(tmp_path: Path) -> None:
     """The least of many equal candidates' medians is below one's; the half that it was not chosen on is not."""
     generator = random.Random(7)
