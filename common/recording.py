@@ -11,7 +11,7 @@ import torch
 
 from common import device as device_info
 from common.card import Config
-from common.errors import WrongResult
+from common.errors import UnsupportedProblem, WrongResult
 from common.interpreter import interpreting
 from common.launcher import Prepared, Variant, prepare
 from common.problem import Problem, make_inputs
@@ -28,8 +28,10 @@ def record(variant: Variant, problem: Problem, config: Config, rounds: int = 15,
 
     Of `rounds` traced launches, each with a cold L2, the one of median length is kept; as many ordinary ones are timed
     in between for the overhead. Raises what `prepare` raises, UnsupportedProblem for a variant without a kernel to
-    trace, and WrongResult.
+    trace or a problem without a MAC iteration, and WrongResult.
     """
+    if not problem.flops:
+        raise UnsupportedProblem(f"{problem}: nothing to trace, for with a dimension of 0 there is no MAC iteration")
     copy = traced(variant)
     if interpreting():
         tracing = _prepared(copy, problem, config, seed, "cpu")[0]

@@ -87,6 +87,9 @@ def test_a_wrong_copy_is_no_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_traced_is_refused() -> None:
     with pytest.raises(UnsupportedProblem, match="torch_matmul cannot be traced"):
         record(variants.get("torch_matmul"), PROBLEM, Config())
+    for nothing in (Problem(0, 256, 256), Problem(256, 0, 256), Problem(256, 256, 0)):
+        with pytest.raises(UnsupportedProblem, match=f"{nothing}: nothing to trace"):
+            record(variants.get("v05"), nothing, small("v05"), rounds=3)
     with pytest.raises(UnsupportedProblem, match="too many to trace"):
         record(variants.get("data_parallel"), Problem(16 * 2100, 16, 16), Config(block=(16, 16, 16), order="swizzled"))
 
