@@ -1,7 +1,9 @@
-"""Where results go: measurements beside the experiments, what the interpreter made apart from them."""
+"""Where results go, measurements apart from what the interpreter made, and how wide a page of text is."""
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -25,3 +27,11 @@ def destination(out: Path | None, dry_run: bool = False) -> Path:
             return folder
     except OSError as error:
         raise NotWritable(f"{folder}: {error.strerror or error}") from None
+
+
+def width(otherwise: int) -> int | None:
+    """Columns of what is printed: None, for the terminal's own, else what COLUMNS says, else `otherwise`."""
+    if sys.stdout.isatty():
+        return None
+    told = os.environ.get("COLUMNS", "")
+    return int(told) if told.isdecimal() and int(told) else otherwise

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from common import rows
 from common.errors import DamagedRun, InvalidExperiment, NoDevice, nearest, run_command_line
-from common.output import RESULTS, destination
+from common.output import RESULTS, destination, width
 from experiments import spent, tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
@@ -218,7 +218,7 @@ def _print_table(run: rows.Run, only: str | None, metrics: list[str], as_csv: bo
     elif as_csv:
         print(tables.as_csv(columns, lines), end="")
     else:
-        Console(width=None if sys.stdout.isatty() else 200).print(tables.as_text(columns, lines))
+        Console(width=width(200)).print(tables.as_text(columns, lines))
 
 
 @app.command()
@@ -243,7 +243,7 @@ def compare(
     else:
         *lines, conclusion = comparing.as_lines(found)
         print("\n".join(lines))
-        Console(width=None if sys.stdout.isatty() else 160).print(comparing.as_table(found))
+        Console(width=width(160)).print(comparing.as_table(found))
         print(conclusion)
     raise typer.Exit(1 if found.worse else 0)
 
@@ -429,7 +429,7 @@ def _print_answers(found: list[Any]) -> None:
         for text in verdicts.by_compiler(answer):
             what, _, versions = text.partition(": ")
             shown.add_row("", f"- {what}", "compiled", "", versions, "", style="dim")
-    Console(width=None if sys.stdout.isatty() else 160).print(shown, highlight=False)
+    Console(width=width(160)).print(shown, highlight=False)
 
 
 @app.command()

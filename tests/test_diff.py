@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from test_commands import run
+from typer.testing import CliRunner
 
 import variants
 from common import source_diff, triton_versions
@@ -25,6 +26,7 @@ from common.errors import UnsupportedProblem
 from common.inspection import Inspection
 from common.normalise import normalise
 from common.source_diff import budget, function_diffs
+from variants.compile_commands import WIDTH, app
 
 WITH_PARENT = [n for n in [*variants.all_names(), *variants.ablation_names()] if variants.get(n).card.parent]
 SMALL = ("--arch", "sm_80", "--block", "64x64x32")
@@ -165,6 +167,12 @@ def test_a_narrow_terminal_loses_no_word_of_the_source_and_no_number() -> None:
         assert max(map(len, lines)) <= width
         for arch in ("sm_80", "sm_86"):
             assert any(arch in line and "254" in line and "123456" in line for line in lines)
+
+
+@pytest.mark.parametrize(("columns", "width"), [("80", 80), ("", WIDTH), ("wide", WIDTH), ("0", WIDTH)])
+def test_a_pipe_is_as_wide_as_columns_says(columns: str, width: int) -> None:
+    done = CliRunner().invoke(app, ["diff", "v05", "v06", "--level", "source"], env={"COLUMNS": columns})
+    assert done.exit_code == 0 and width - 8 < max(map(len, done.stdout.splitlines())) <= width
 
 
 MLIR = """  %0 = arith.constant 1 : i32

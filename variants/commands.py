@@ -23,7 +23,7 @@ from common.errors import (
     UnsupportedProblem,
 )
 from common.launcher import Prepared, Variant, compiled_kernel, prepare
-from common.output import destination
+from common.output import destination, width
 from common.problem import Problem, make_inputs
 from common.reference import reference, roundings
 from variants import compile_commands
@@ -33,7 +33,7 @@ from variants.exploring import explore
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
 app.command()(explore)
 compile_commands.register(app)
-console = Console(width=None if sys.stdout.isatty() else 150)
+console = Console(width=width(compile_commands.WIDTH))
 
 Name = Annotated[str, typer.Argument(help="a number (v05), a module's name, or any unambiguous part of one")]
 M = Annotated[int, typer.Option("--m", help="rows of A and C")]

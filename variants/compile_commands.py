@@ -20,9 +20,10 @@ from common.architectures import ARCHITECTURES, parse_architectures
 from common.card import MOST_TILE, Card, Config, read_card
 from common.comparison import ALL_LEVELS, Side, compare, parse_levels
 from common.errors import NotWritable, UnsupportedProblem, UnsupportedTriton, nearest
+from common.output import width
 
 WIDTH = 150
-"""Columns where the output is no terminal."""
+"""Columns where the output is no terminal and COLUMNS says nothing."""
 SIZES, WARPS, STAGES = tuple(2**n for n in range(4, 11)), (1, 2, 4, 8, 16, 32), range(1, 17)
 """What a block's side, warps and pipeline stages can be."""
 
@@ -99,8 +100,8 @@ def progress_bar() -> Iterator[Callable[[int, int], None]]:
 
 
 def console() -> Console:
-    """Where results go: the terminal's width, a fixed one where there is none."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH, markup=False)
+    """Where results go."""
+    return Console(width=width(WIDTH), markup=False)
 
 
 def compile_command(

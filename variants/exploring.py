@@ -20,7 +20,7 @@ import variants
 from common import documents, interpreter
 from common.exploration import Request, counting, explore_variant, replay_variant, told, told_replay
 from common.memory_model import READINGS
-from common.output import destination
+from common.output import destination, width
 from common.protocols import COLUMNS, Properties, Small, cells, disagreements, examine, kernel_hash
 from common.scenario import Setup, explorable
 
@@ -130,4 +130,4 @@ def _print_protocols(records: list[dict[str, Any]]) -> None:
         table.add_column(column, no_wrap=column == "variant")
     for record in records:
         table.add_row(record["variant"], *cells(record))
-    Console(width=None if sys.stdout.isatty() else 190).print(table)
+    Console(width=width(190)).print(table)
