@@ -9,6 +9,7 @@ import gzip
 import heapq
 import itertools
 import json
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
@@ -18,6 +19,10 @@ from typing import Any
 from common.errors import DamagedRun
 
 PREFIX, SUFFIX = "trace-", ".json.gz"
+GZIP = b"\x1f\x8b"
+FACTS = ("trace", "variant", "problem", "iterations_per_tile")
+TIMED = ("config", "device", "versions", "overhead", "timer_step_ns")
+"""What a timeline says of its launch; the latter where it has times."""
 
 
 @dataclass(frozen=True)
@@ -147,13 +152,23 @@ def _track(sm: int, lane: int) -> int:
 
 
 def read(path: Path) -> Timeline:
-    """The timeline of a file. Raises DamagedRun naming the file where it is none."""
+    """The timeline of a file, compressed or not. Raises DamagedRun naming the file where it is none."""
     try:
-        other = json.loads(gzip.decompress(path.read_bytes()))["otherData"]
+        content = path.read_bytes()
+        other = json.loads(gzip.decompress(content) if content.startswith(GZIP) else content)["otherData"]
         columns, table = other.pop("columns"), other.pop("segments")
         spans = tuple(Span(**dict(zip(columns, row, strict=True))) for row in table)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedRun(f"{path} is no timeline of `python -m variants trace`: {error}") from None
+        lacking = [name for name in (*FACTS, *(() if other.get("dry_run") else TIMED)) if name not in other]
+    except KeyError as error:
+        raise DamagedRun(f"{path} is no timeline of `python -m variants trace`: it has no {error}") from None
+    except (TypeError, AttributeError):
+        raise DamagedRun(f"{path} is no timeline of `python -m variants trace`: other JSON than it writes") from None
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DamagedRun(f"{path} is no timeline of `python -m variants trace`: {why}") from None
+    if lacking or not spans:
+        lacks = ", ".join(lacking) or "segments"
+        raise DamagedRun(f"{path} is no timeline of `python -m variants trace`: it has no {lacks}")
     return Timeline(other, spans)
 
 

@@ -28,6 +28,11 @@ from figures.source import MissingRun
 
 PROBLEM = (1536, 1792, 6016)
 WAIT, FIX_UP = "#d55e00", style.INK
+TILES = ("#0173b2", "#9fd8bf", "#8a63c0", "#56b4e9", "#027a58", "#c9b6ee", "#3d4f9e")
+"""Cold colours alone, light beside dark, so that nothing but a wait is orange, not even where thin rows blend."""
+TOP, BOTTOM = 0.62, 0.5
+"""Inches above the first row and below the last one."""
+FILES_A_LINE = 3
 Bar = tuple[float, float, float, float, str]
 """Left, right, bottom and height of a rectangle, and its colour."""
 
@@ -43,9 +48,8 @@ def require(results: pathlib.Path, problem: tuple[int, int, int]) -> list[Timeli
 
 
 def tile_colour(tile: int) -> str:
-    """Neighbouring tiles differ; the colour of waits is left out."""
-    colours = [c for c in style.PALETTE if c != WAIT]
-    return colours[tile % len(colours)]
+    """Neighbouring tiles differ, and none looks like a wait."""
+    return TILES[tile % len(TILES)]
 
 
 def measured_bars(run: Timeline) -> list[Bar]:
@@ -121,24 +125,25 @@ def row(pair: list[Axes], run: Timeline) -> float:
     config = facts["config"]
     launched = f"{'x'.join(map(str, config['block']))}, {config['num_warps']} warps, {summary['programs']} programs"
     shares = f"{summary['wait_share']:.1%} waiting, {summary['fix_up_share']:.1%} fix-up"
-    pair[0].set_title(f"{facts['variant']} ({launched})\nmeasured: {end:.1f} µs, {shares}", fontsize=8.5)
-    pair[1].set_title(f"modelled at {unit:.0f} ns a MAC iteration:\n{ideal:.1f} µs", fontsize=8.5)
+    measured = f"measured: {end:.1f} µs ({facts['overhead']:+.1%} by tracing), {shares}"
+    pair[0].set_title(f"{facts['variant']} ({launched})\n{measured}", fontsize=8.5)
+    pair[1].set_title(f"modelled: {ideal:.1f} µs\nat {unit:.0f} ns a MAC iteration", fontsize=8.5)
     return max(end, ideal)
 
 
 def page(runs: list[Timeline]) -> Figure:
     """One row a timeline. All are of one problem."""
-    figure, grid = plt.subplots(
-        len(runs), 2, figsize=(10.5, 1.5 + 2.6 * len(runs)), sharex="row", squeeze=False, width_ratios=(1, 1)
-    )
+    notes = _small_print(runs)
+    below = BOTTOM + 0.14 * notes.count("\n")
+    height = TOP + 2.6 * len(runs) + below
+    figure, grid = plt.subplots(len(runs), 2, figsize=(10.5, height), sharex="row", squeeze=False)
     for pair, run in zip(grid, runs, strict=True):
         pair[0].set_xlim(0, row(list(pair), run) * 1.02)
     for axes in grid[-1]:
-        axes.set_xlabel("µs since the first program's first clock read; each row has a scale of its own")
-    height = figure.get_figheight()
+        axes.set_xlabel("µs since the first program began")
     problem = "x".join(map(str, runs[0].facts["problem"]))
     devices = sorted({run.facts["device"]["name"] for run in runs})
-    figure.suptitle(
+    title = figure.suptitle(
         f"What each SM did: {problem} on {' and '.join(devices)}",
         x=0.01,
         y=1 - 0.12 / height,
@@ -146,6 +151,7 @@ def page(runs: list[Timeline]) -> Figure:
         ha="left",
         fontweight="bold",
     )
+    title.set_in_layout(False)  # TOP holds it and the legend
     figure.legend(
         handles=[
             Patch(facecolor=WAIT, label="waits for a peer"),
@@ -154,23 +160,36 @@ def page(runs: list[Timeline]) -> Figure:
         ],
         loc="upper left", bbox_to_anchor=(0.005, 1 - 0.32 / height), ncols=3,
     )  # fmt: skip
-    figure.tight_layout(rect=(0, (0.35 + 0.1 * len(runs)) / height, 1, 1 - 0.6 / height), h_pad=1.0)
-    style.small_print(figure, _small_print(runs))
+    figure.tight_layout(rect=(0, (below - 0.2) / height, 0.99, 1 - TOP / height), h_pad=1.0)
+    style.small_print(figure, notes)
     return figure
 
 
 def _small_print(runs: list[Timeline]) -> str:
+    tritons = sorted({run.facts["versions"]["triton"] for run in runs})
+    steps = sorted({run.facts["timer_step_ns"] for run in runs})
     lines = [
-        "Other colours: MAC iterations, neighbouring tiles differ. "
-        "Model: one program an SM, in ascending order, a fix-up takes no time."
+        "Cold colours: MAC iterations, neighbouring tiles differ; each row has a scale of its own. "
+        "Model: one program an SM, in ascending order, a fix-up takes no time. "
+        f"Triton {' and '.join(tritons)}; global timer's step {' and '.join(map(str, steps))} ns."
     ]
-    for run in runs:
-        f = run.facts
-        lines.append(
-            f"{run.id}: Triton {f['versions']['triton']}, tracing makes it {f['overhead']:+.1%} longer, "
-            f"global timer's step {f['timer_step_ns']} ns"
-        )
+    names = [run.id for run in runs]
+    lines += [", ".join(names[at : at + FILES_A_LINE]) for at in range(0, len(names), FILES_A_LINE)]
     return "\n".join(lines)
+
+
+def alike(runs: list[Timeline]) -> None:
+    """Raises DamagedRun where timelines cannot stand on one page: one has no times, or their problems differ."""
+    for run in runs:
+        if run.facts.get("dry_run"):
+            raise DamagedRun(
+                f"{run.id} is from the interpreter and has no times to draw: https://ui.perfetto.dev shows the order "
+                "of its segments; trace on a GPU for times"
+            )
+    problems = {"x".join(map(str, run.facts["problem"])): run.id for run in runs}
+    if len(problems) > 1:
+        told = ", ".join(f"{problem} ({name})" for problem, name in problems.items())
+        raise DamagedRun(f"the files are of different problems, one page shows one: {told}")
 
 
 def draw(results: pathlib.Path) -> Figure:
@@ -179,19 +198,17 @@ def draw(results: pathlib.Path) -> Figure:
 
 
 def main(
-    files: Annotated[list[pathlib.Path], typer.Argument(help="timelines of one problem", metavar="FILE…")],
+    files: Annotated[list[pathlib.Path], typer.Argument(help="timelines of one problem, from a GPU", metavar="FILE…")],
     out: Annotated[pathlib.Path, typer.Option(help="where the picture goes")] = pathlib.Path(),
 ) -> None:
     """Draw timelines as timelines.svg and timelines.png."""
     try:
         runs = [timeline.read(path) for path in files]
+        alike(runs)
         destination(out)
     except (DamagedRun, NotWritable) as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
-    if len({tuple(run.facts["problem"]) for run in runs}) > 1 or any(run.facts.get("dry_run") for run in runs):
-        print("the files must be of one problem, and traced on a GPU", file=sys.stderr)
-        raise SystemExit(2)
     style.apply()
     for path in style.save(page(runs), out, "timelines"):
         print(path)

@@ -155,7 +155,7 @@ def test_the_thread_averages_belong_to_its_own_population_alone(results: Path) -
 def test_a_timeline_names_its_file_and_what_tracing_cost(name: str, results: Path, tmp_path: Path) -> None:
     text = render(name, results, tmp_path)[0].read_text()
     assert f"trace-v05_cas_lock-{'x'.join(map(str, TRACED[name]))}-20300101-000000" in text
-    assert "tracing makes it +2.0% longer" in text
+    assert "(+2.0% by tracing)" in text
     with pytest.raises(MissingRun, match="python -m variants trace"):
         render(name, tmp_path / "empty", tmp_path)
 

@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import matplotlib.colors
 import pytest
 import torch
 
@@ -19,13 +20,13 @@ import variants
 from common import timeline
 from common.card import Config
 from common.decomposition import Schedule, always_two_tile
-from common.errors import UnsupportedProblem, WrongResult
+from common.errors import DamagedRun, UnsupportedProblem, WrongResult
 from common.problem import Problem
 from common.recording import record
 from common.timeline import Timeline, aligned
 from common.tracing import TracedVariant, traced, traced_source
 from figures.__main__ import render
-from figures.timeline import measured_bars, modelled, modelled_bars
+from figures.timeline import alike, measured_bars, modelled, modelled_bars, tile_colour
 
 ROOT = Path(__file__).parent.parent
 KERNELS = [n for n in (*variants.portable_names(), *variants.baselines()) if variants.get(n).card.kernels]
@@ -232,13 +233,44 @@ def test_the_file_is_a_chrome_trace_and_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not compressed", gzip.compress(b"{}", mtime=0), gzip.compress(b'{"otherData": 1}', mtime=0)]
+    ("content", "why"),
+    [
+        (b"", "Expecting value"),
+        (b"not compressed", "Expecting value"),
+        (gzip.compress(b"{}" * 99, mtime=0)[:-9], "ended before|incomplete"),
+        (b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xff\xff", "Error|invalid"),
+        (b"{}", "it has no 'otherData'$"),
+        (b"[]", "other JSON"),
+        (gzip.compress(b'{"otherData": 1}', mtime=0), "other JSON"),
+        (b'{"otherData": {"columns": [], "segments": []}}', "it has no trace, variant, problem"),
+    ],
 )
-def test_a_file_that_is_no_timeline_is_named(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_timeline_is_named(content: bytes, why: str, tmp_path: Path) -> None:
     path = tmp_path / "trace-x.json.gz"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"trace-x\.json\.gz is no timeline"):
+    with pytest.raises(DamagedRun, match=rf"trace-x\.json\.gz is no timeline .*({why})"):
         timeline.read(path)
+
+
+def test_a_timeline_that_was_unpacked_is_one(tmp_path: Path) -> None:
+    path = made_up("v05_cas_lock", always_two_tile(5, 5, 40, 8)).write(tmp_path)
+    plain = tmp_path / "plain.json"
+    plain.write_bytes(gzip.decompress(path.read_bytes()))
+    assert timeline.read(plain) == timeline.read(path)
+    alike([timeline.read(plain)] * 2)
+
+
+def test_one_page_is_of_one_problem() -> None:
+    runs = [made_up("v05_cas_lock", always_two_tile(5, 5, 40, 8), problem=sizes) for sizes in ([1, 2, 3], [4, 5, 6])]
+    with pytest.raises(DamagedRun, match=r"different problems.*1x2x3.*4x5x6"):
+        alike(runs)
+
+
+def test_no_tile_has_the_colour_of_waits_or_one_near_it() -> None:
+    """Every tile's colour is colder than a wait's: more blue or green in it than red."""
+    shares = [matplotlib.colors.to_rgb(tile_colour(tile)) for tile in range(20)]
+    assert all(red < max(green, blue) for red, green, blue in shares)
+    assert all(tile_colour(tile) != tile_colour(tile + 1) for tile in range(20))
 
 
 def test_the_newest_of_each_variant_is_drawn_and_no_interpreted_one(tmp_path: Path) -> None:
@@ -279,7 +311,7 @@ def test_the_command_writes_a_file_and_says_where(tmp_path: Path) -> None:
     assert report["as_planned"] and Path(report["file"]).exists()
     assert timeline.newest(tmp_path, (96, 96, 64)) == []
     drawn = command("figures.timeline", report["file"], "--out", str(tmp_path))
-    assert drawn.returncode == 2 and "traced on a GPU" in drawn.stderr
+    assert drawn.returncode == 2 and "no times" in drawn.stderr and "ui.perfetto.dev" in drawn.stderr
 
 
 @pytest.mark.gpu

@@ -171,7 +171,8 @@ def trace(
     """Record when each segment of each program ran, on which SM, and how long it waited; write a Perfetto file.
 
     The kernels are copies with clock reads, generated from the variant's source; what that costs is reported. Open the
-    file in https://ui.perfetto.dev, or say `python -m figures.timeline FILE`.
+    file in https://ui.perfetto.dev, or say `python -m figures.timeline FILE`; an interpreter's trace, which has no
+    times, opens in Perfetto alone.
     """
     from common import recording, tracing
 
