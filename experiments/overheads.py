@@ -15,11 +15,13 @@ import torch
 
 import variants
 from common import documents
-from common.decomposition import cdiv
+from common.card import Config
+from common.decomposition import Schedule
 from common.errors import WrongResult
-from common.launcher import Prepared, prepare
+from common.launcher import Prepared, Variant, prepare
 from common.problem import Problem, make_inputs
 from common.reference import reference
+from common.residency import IDLE_SMS, clusters
 from common.timing import METHOD, Stopwatch
 
 KINDS = ("host_time", "fix_up")
@@ -27,8 +29,16 @@ SHAPES = ((128, 128, 256), (512, 512, 512), (256, 1024, 1024), (1536, 1792, 384)
 """Problems whose kernels take no longer than the host needs for a call, so that no queue fills."""
 CALLS, BATCHES = 50, 40
 PEERS = (2, 3, 4, 6, 8, 12, 16)
-FIXER, ITERATIONS, ROUNDS = "v10", 16, 25
-"""The kernel whose fix-up is timed, the MAC iterations of each K range, samples of each."""
+FIXERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "v10 128x128x64": ("v10", {}),
+    "v10 64x64x64": ("v10", {"block": (64, 64, 64), "num_stages": 8}),
+    "v11 128x128x64": ("v11", {"block": (128, 128, 64), "num_warps": 8, "num_stages": 6}),
+    "v11 64x64x64": ("v11", {"block": (64, 64, 64), "num_stages": 8}),
+}
+"""The kernels and tiles whose fix-up is timed: through L2, and in the shared memory of a cluster, which has 2, 4 or 8
+peers."""
+ITERATIONS, ROUNDS = 16, 25
+"""MAC iterations of each K range, samples of each."""
 
 
 def host_time() -> list[dict[str, Any]]:
@@ -58,45 +68,57 @@ def _host_us(call: Callable[[], object]) -> float:
     return round((time.perf_counter() - began) / CALLS * 1e6, 2)
 
 
-def pair(peers: int, sms: int, block: tuple[int, int, int]) -> tuple[Problem, Problem]:
-    """Two problems of as many units of ITERATIONS MAC iterations, one a program at most: of the first, `peers` make a
-    tile; of the second, each is one."""
-    block_m, block_n, block_k = block
-    tiles = sms // peers
+def fixer(name: str) -> tuple[Variant, Config]:
+    """One of FIXERS."""
+    number, changes = FIXERS[name]
+    variant = variants.get(number)
+    return variant, variant.card.default.replace(**changes)
+
+
+def peers_of(name: str) -> list[int]:
+    """The PEERS that a fixer can have."""
+    clusters = fixer(name)[0].card.decomposition == "cluster_ranges"
+    return [peers for peers in PEERS if not clusters or peers in IDLE_SMS]
+
+
+def pair(name: str, peers: int, sms: int) -> tuple[Problem, Problem]:
+    """Two problems of as many units of ITERATIONS MAC iterations, one an SM at most: of the first, `peers` make a tile;
+    of the second, each is one."""
+    variant, config = fixer(name)
+    block_m, block_n, block_k = config.block
+    tiles = clusters(sms, peers) if variant.card.decomposition == "cluster_ranges" else sms // peers
     deep = Problem(tiles * block_m, block_n, ITERATIONS * block_k * peers)
     return deep, Problem(tiles * peers * block_m, block_n, ITERATIONS * block_k)
 
 
 def fix_up() -> list[dict[str, Any]]:
-    """A record for each of PEERS: microseconds, round by round, that tiles of so many peers take longer than whole ones
-    of as many units and iterations.
+    """A record for each of FIXERS and PEERS: microseconds, round by round, that tiles of so many peers take longer than
+    whole ones of as many units and iterations.
 
     A and B of both are read once from memory with a cold L2; B is `peers` times as large where tiles are shared, which
     counts as fix-up here. Raises WrongResult.
     """
-    variant = variants.get(FIXER)
     sms = torch.cuda.get_device_properties().multi_processor_count
     stopwatch, found = Stopwatch(), []
-    for peers in PEERS:
-        problems = pair(peers, sms, variant.card.default.block)
+    for name, peers in ((name, peers) for name in FIXERS for peers in peers_of(name)):
+        problems = pair(name, peers, sms)
         with torch.cuda.stream(stopwatch.stream):
-            launches = [_right(problem, split) for problem, split in zip(problems, (peers, 1), strict=True)]
+            launches = [_right(name, problem, split) for problem, split in zip(problems, (peers, 1), strict=True)]
             timed = [stopwatch.capture(launch.run) for launch in launches]
             stopwatch.interleave(timed, ROUNDS, peers)
         shared, whole = (one.samples for one in timed)
-        record = {"peers": peers, "us": [round(x - y, 2) for x, y in zip(shared, whole, strict=True)]}
+        record = {"fixer": name, "peers": peers, "us": [round(x - y, 2) for x, y in zip(shared, whole, strict=True)]}
         found.append(record | {"problems": [[p.m, p.n, p.k] for p in problems], "shared_us": shared, "whole_us": whole})
     return found
 
 
-def _right(problem: Problem, split: int) -> Prepared:
-    variant = variants.get(FIXER)
+def _right(name: str, problem: Problem, split: int) -> Prepared:
+    variant, config = fixer(name)
     a, b = make_inputs(problem, device="cuda")
     out = torch.full((problem.m, problem.n), torch.nan, dtype=a.dtype, device="cuda")
-    prepared = prepare(variant, a, b, out, variant.card.default.replace(split=split))
-    units = cdiv(problem.m, variant.card.default.block[0]) * split
-    if prepared.schedule.split != split or prepared.schedule.programs < units:
-        raise ValueError(f"{problem}: {units} units in {split} ranges are not one a program")
+    prepared = prepare(variant, a, b, out, config.replace(split=split))
+    if not one_a_program(prepared.schedule, split):
+        raise ValueError(f"{name}: {problem} in {split} ranges is not one unit a program")
     prepared.run()
     check = reference(a, b).check(prepared.out)
     if not check.ok:
@@ -104,11 +126,17 @@ def _right(problem: Problem, split: int) -> Prepared:
     return prepared
 
 
+def one_a_program(schedule: Schedule, split: int) -> bool:
+    """Whether every tile has so many K ranges and no program works on two tiles."""
+    tiles = [{segment.tile for segment in segments} for segments in schedule.by_program()]
+    return schedule.split == split and all(len(some) <= 1 for some in tiles)
+
+
 def measure(out: Path, on_progress: Callable[[str], None] = print) -> list[Path]:
     """Measure both; return the documents."""
     found = []
     for kind, records in zip(KINDS, (host_time, fix_up), strict=True):
         on_progress(kind.replace("_", " "))
-        facts = {"timing": METHOD, "variant": FIXER} if kind == "fix_up" else {"calls": CALLS}
+        facts = {"timing": METHOD} if kind == "fix_up" else {"calls": CALLS}
         found.append(documents.write(out, kind, documents.header(**facts), records()))
     return found

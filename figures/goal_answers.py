@@ -109,9 +109,11 @@ def host_time(document: Document) -> Found | None:
     return _slowest(document.records)
 
 
-def fix_up(peers: int) -> Callable[[Document], Found | None]:
-    """The slowest median of up to so many peers."""
-    return lambda document: _slowest([record for record in document.records if record["peers"] <= peers])
+def fix_up(fixer: str, peers: int) -> Callable[[Document], Found | None]:
+    """The slowest median of up to so many peers. A record without a fixer's name is of v10's tile of 128x128."""
+    return lambda document: _slowest(
+        [r for r in document.records if r.get("fixer", "v10 128x128x64") == fixer and r["peers"] <= peers]
+    )
 
 
 def _slowest(records: list[dict[str, Any]]) -> Found | None:

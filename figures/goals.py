@@ -15,6 +15,7 @@ from typing import Literal
 from common import documents, rows
 from common.documents import Document
 from common.rows import Run
+from experiments.overheads import FIXERS, peers_of
 from figures import corpus, regret
 from figures import goal_answers as answers
 from figures.goal_answers import Found
@@ -72,8 +73,11 @@ GOALS = (
     Goal("time of the choice over the best candidate's", regret.EXPERIMENT, answers.regrets),
     Goal("v09 over v08 with relaxed atomics", "corpus_strata", answers.over_v08, least=1.3),
     Goal("v09's error over cuBLAS's, which adds in fp32", "corpus_strata", answers.error, most=1.2),
-    Goal("fix-up up to 4 peers, µs", "fix_up", answers.fix_up(4), most=2.0),
-    Goal("fix-up up to 16 peers, µs", "fix_up", answers.fix_up(16), most=4.0),
+    *(
+        Goal(f"fix-up of {fixer}, up to {peers} peers, µs", "fix_up", answers.fix_up(fixer, peers), most=most)
+        for fixer in FIXERS
+        for peers, most in ((4, 2.0), (max(peers_of(fixer)), 4.0))
+    ),
     Goal("host time of a call like one before, µs", "host_time", answers.host_time, most=20.0),
 )
 DOCUMENTS = ("fix_up", "host_time")

@@ -106,8 +106,8 @@ def test_documents_answer_where_there_are_some(tmp_path: Path) -> None:
     documents.write(tmp_path, "host_time", head, [{"us": [15.0, 16.0, 15.5]}, {"us": [30.0, 31.0, 32.0]}])
     documents.write(tmp_path, "fix_up", head, [{"peers": 4, "us": [1.5] * 3}, {"peers": 16, "us": [5.0] * 3}])
     assert standing(tmp_path, "host_time", "µs") == ("missed", 31.0)
-    assert standing(tmp_path, "fix_up", "4 peers, µs") == ("reached", 1.5)
-    assert standing(tmp_path, "fix_up", "16 peers, µs") == ("missed", 5.0)
+    assert standing(tmp_path, "fix_up", "v10 128x128x64, up to 4 peers, µs") == ("reached", 1.5)
+    assert standing(tmp_path, "fix_up", "v10 128x128x64, up to 16 peers, µs") == ("missed", 5.0)
 
 
 def test_without_rows_no_goal_has_a_number(tmp_path: Path) -> None:

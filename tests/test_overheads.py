@@ -8,28 +8,30 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import variants
 from common.errors import NoDevice
 from common.launcher import plan
 from experiments import overheads
 from experiments.__main__ import app
 
-CARD = variants.get(overheads.FIXER).card
+CASES = [(name, peers) for name in overheads.FIXERS for peers in overheads.peers_of(name)]
 
 
-@pytest.mark.parametrize("peers", overheads.PEERS)
+@pytest.mark.parametrize(("name", "peers"), CASES)
 @pytest.mark.parametrize("sms", [80, 132])
-def test_a_pair_does_the_same_iterations_in_as_many_units(peers: int, sms: int) -> None:
+def test_a_pair_does_the_same_iterations_in_as_many_units(name: str, peers: int, sms: int) -> None:
+    variant, config = overheads.fixer(name)
     shared, whole = (
-        plan(CARD, problem.m, problem.n, problem.k, CARD.default.replace(split=split), sms)
-        for problem, split in zip(overheads.pair(peers, sms, CARD.default.block), (peers, 1), strict=True)
+        plan(variant.card, problem.m, problem.n, problem.k, config.replace(split=split), sms)
+        for problem, split in zip(overheads.pair(name, peers, sms), (peers, 1), strict=True)
     )
-    assert shared.split == peers and shared.dp_tiles == 0 and whole.sk_tiles == 0
+    assert overheads.one_a_program(shared, peers) and overheads.one_a_program(whole, 1)
+    assert not overheads.one_a_program(shared, peers + 1)
     lengths = [
-        sorted(segment.stop - segment.start for row in schedule.by_program() for segment in row)
+        sorted(sum(segment.stop - segment.start for segment in row) for row in schedule.by_program() if row)
         for schedule in (shared, whole)
     ]
-    assert lengths[0] == lengths[1] == [overheads.ITERATIONS] * (sms // peers * peers)
+    assert lengths[0] == lengths[1] and set(lengths[0]) == {overheads.ITERATIONS}
+    assert sms * 3 // 4 < len(lengths[0]) <= sms
 
 
 def test_without_a_gpu_the_command_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
