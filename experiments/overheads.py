@@ -100,7 +100,7 @@ def fix_up() -> list[dict[str, Any]]:
     """
     sms = torch.cuda.get_device_properties().multi_processor_count
     stopwatch, found = Stopwatch(), []
-    for name, peers in ((name, peers) for name in FIXERS for peers in peers_of(name)):
+    for name, peers in [(fixed, count) for fixed in FIXERS for count in peers_of(fixed)]:
         problems = pair(name, peers, sms)
         with torch.cuda.stream(stopwatch.stream):
             launches = [_right(name, problem, split) for problem, split in zip(problems, (peers, 1), strict=True)]
