@@ -289,7 +289,7 @@ def counters(
     out: Out = None,
     inside: Annotated[bool, typer.Option("--inside", hidden=True)] = False,
 ) -> None:
-    """Read hardware counters of an experiment's calls with Nsight Compute; model the same calls' bytes beside them."""
+    """Read hardware counters of an experiment's calls with Nsight Compute; of the claims', also model the bytes."""
     from common import documents
     from experiments import counters as profiling
     from experiments.estimates import THREAD, machine
@@ -304,7 +304,8 @@ def counters(
     path = profiling.measure(file, experiment, destination(out))
     head = documents.read(path).header
     print(f"{path}\nsource: {head['source']}" + (f" ({head['reason']})" if head["reason"] else ""))
-    print(estimate(experiment, [machine(head["device"]), *THREAD], destination(out)))
+    if profiling.kind_of(experiment) == profiling.KIND:
+        print(estimate(experiment, [machine(head["device"]), *THREAD], destination(out)))
 
 
 @app.command()

@@ -74,7 +74,12 @@ def measure(file: Path, experiment: Experiment, out: Path) -> Path:
         record = {"problem": [problem.m, problem.n, problem.k], "label": candidate.label, "variant": candidate.variant}
         records.append(record | (aggregate(groups[number]) if groups else {}))
     head = documents.header(source="ncu" if groups else "none", reason=reason, experiment=experiment.name)
-    return documents.write(out, KIND, head, records)
+    return documents.write(out, kind_of(experiment), head, records)
+
+
+def kind_of(experiment: Experiment) -> str:
+    """The document's kind: the claims' own experiment is `counters`, another must not take its place as the newest."""
+    return KIND if experiment.name == KIND else f"{experiment.name}_{KIND}"
 
 
 def profile(file: Path) -> tuple[list[dict[str, str]], str]:
@@ -102,9 +107,13 @@ def parse(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(lines)) if lines and "Metric Name" in lines[0] else []
 
 
-def split_calls(rows: list[dict[str, str]]) -> Iterator[dict[str, dict[str, float]]]:
-    """For each call its kernels' metrics, `{kernel id: {metric: value}}`; a marker's kernel begins a call."""
-    call: dict[str, dict[str, float]] | None = None
+Kernels = dict[tuple[str, str], dict[str, float]]
+"""Metrics of a call's kernels, by number and name."""
+
+
+def split_calls(rows: list[dict[str, str]]) -> Iterator[Kernels]:
+    """For each call its kernels' metrics; a marker's kernel begins a call."""
+    call: Kernels | None = None
     markers: set[str] = set()
     for row in rows:
         kernel = row["ID"]
@@ -115,14 +124,16 @@ def split_calls(rows: list[dict[str, str]]) -> Iterator[dict[str, dict[str, floa
                     yield call
                 call = {}
         elif call is not None:
-            call.setdefault(kernel, {})[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
+            call.setdefault((kernel, row["Kernel Name"]), {})[row["Metric Name"]] = float(
+                row["Metric Value"].replace(",", "")
+            )
     if call is not None:
         yield call
 
 
-def aggregate(kernels: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Sums over a call's kernels, percentages weighted by their time, and the L2's hit rate."""
-    found: dict[str, Any] = {"kernels": len(kernels)}
+def aggregate(kernels: Kernels) -> dict[str, Any]:
+    """Sums over a call's kernels, percentages weighted by their time, the L2's hit rate, and the kernels' names."""
+    found: dict[str, Any] = {"kernels": len(kernels), "names": [name for _, name in kernels]}
     for metric, name in SUMMED.items():
         found[name] = sum(k.get(metric, 0.0) for k in kernels.values())
     for metric, name in WEIGHTED.items():

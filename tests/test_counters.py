@@ -51,6 +51,13 @@ def test_a_profile_is_split_into_calls_and_added_up() -> None:
     assert first["l2_hit_rate"] == 0.75
     assert first["sm_percent"] == pytest.approx((10 * 100 + 20 * 200) / 300, abs=0.01)
     assert (second["dram_read_bytes"], second["kernels"]) == (4000, 1)
+    assert (first["names"], second["names"]) == (["first_wave_0d1d", "full_tiles"], ["nvjet_hsh"])
+
+
+def test_other_experiments_counters_do_not_take_the_place_of_the_claims() -> None:
+    kinds = {name: counters.kind_of(load(HERE / f"{name}.yaml")) for name in ("counters", "off_lines")}
+    assert kinds["counters"] == "counters" and not kinds["off_lines"].startswith("counters-")
+    assert not Path(f"{kinds['off_lines']}-1.json").match("counters-*.json")
 
 
 @pytest.mark.parametrize("text", ["", "==ERROR== no permission\n", '"not","a","table"\n"1","2","3"\n'])
