@@ -91,9 +91,13 @@ def run(
     ] = None,
     metrics: Metrics = None,
     as_csv: Csv = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the summary, or --metrics' table, as JSON")] = False,
 ) -> None:
-    """Measure an experiment. Rows are appended as they are measured; a killed run goes on with --resume."""
+    """Measure an experiment. Rows are appended as they are measured; a killed run goes on with --resume.
+
+    Ends with 1 where not one row is ok.
+    """
+    _one_format(as_csv, as_json)
     # The worker inherits it; a process either interprets or compiles.
     os.environ["TRITON_INTERPRET"] = "1" if device == "interpreter" else "0"
     from common import interpreter
@@ -127,10 +131,13 @@ def run(
             raise typer.Exit(130) from None
     finished = rows.read_run(path)
     if shown or as_csv:
-        _print_table(finished, None, shown or ["latency"], as_csv)
+        _print_table(finished, None, shown or ["latency"], as_csv, as_json)
         print(path, file=sys.stderr)
-        return
-    print(json.dumps(_summary(finished)) if as_json else _told(finished))
+    else:
+        print(json.dumps(_summary(finished)) if as_json else _told(finished))
+    if not any(row.status == "ok" for row in finished.rows):
+        print(f"nothing came out right: not one of {len(finished.rows)} rows is ok", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -201,6 +208,7 @@ def show(
     """Print a run as a table, a row a problem and a column a candidate and metric."""
     from experiments.compare import load_run
 
+    _one_format(as_csv, as_json)
     path = Path(run)
     a_file = path.exists() and path.suffix != ".yaml"
     name = path.stem if path.suffix == ".yaml" else run
@@ -211,10 +219,15 @@ def show(
     _print_table(found, only, tables.parse_metrics(metrics or "latency"), as_csv, as_json)
 
 
+def _one_format(as_csv: bool, as_json: bool) -> None:
+    if as_csv and as_json:
+        raise InvalidExperiment("--csv and --json: one of both")
+
+
 def _print_table(run: rows.Run, only: str | None, metrics: list[str], as_csv: bool, as_json: bool = False) -> None:
     columns, lines = tables.table(run, tables.chosen([c["label"] for c in run.candidates], only), metrics)
     if as_json:
-        print(json.dumps([dict(zip(columns, line, strict=True)) for line in lines]))
+        print(tables.as_json(columns, lines))
     elif as_csv:
         print(tables.as_csv(columns, lines), end="")
     else:

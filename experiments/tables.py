@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Iterable
 
 from rich import box
@@ -114,6 +115,12 @@ def as_text(columns: list[str], lines: list[list[Cell]]) -> Table:
     for line in lines:
         shown.add_row(*("–" if cell is None else _short(cell) for cell in line))
     return shown
+
+
+def as_json(columns: list[str], lines: list[list[Cell]]) -> str:
+    """The table as a list of objects, one a problem, with the digits that the CSV has; what is missing is null."""
+    rounded = [[float(_short(cell)) if isinstance(cell, float) else cell for cell in line] for line in lines]
+    return json.dumps([dict(zip(columns, line, strict=True)) for line in rounded])
 
 
 def _short(cell: Cell) -> str:

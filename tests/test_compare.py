@@ -174,6 +174,9 @@ def test_metrics_are_tritonbenchs(runs) -> None:
     moved = 2 * (128 * 512 + 512 * 256 + 128 * 256)
     assert float(first["v05_cas_lock-gbps"]) == pytest.approx(moved / 10e-6 / 1e9, rel=0.01)
     assert "v08_while_loop-latency" not in first
+    same = json.loads(invoke("show", path, "--only", "v05,torch", "--metrics", "latency,tflops", "--json").stdout)
+    for line, record in zip(table, same, strict=True):
+        assert record == {column: float(line[column]) for column in record} and len(record) == 9
     broken = json.loads(invoke("show", wrong, "--only", "v05", "--metrics", "latency,accuracy,status", "--json").stdout)
     assert broken[0]["v05_cas_lock-latency"] is None and broken[0]["v05_cas_lock-accuracy"] == 0
     assert broken[0]["v05_cas_lock-status"] == "incorrect"
@@ -184,6 +187,8 @@ def test_an_experiments_name_stands_for_its_newest_run() -> None:
     assert done.exit_code == 0 and "4096" in done.stdout
     assert invoke("show", str(HERE / "headline.yaml"), "--only", "v05").stdout == done.stdout
     for arguments, words in (
+        (("show", "headline", "--csv", "--json"), "--csv and --json: one of both"),
+        (("run", HERE / "headline.yaml", "--csv", "--json"), "--csv and --json: one of both"),
         (("show", "headlines"), "no finished run of it; nearest: headline"),
         (
             ("run", "headline", "--device", "interpreter"),
@@ -279,6 +284,25 @@ def test_only_and_a_shape_file_reach_a_sweep(tmp_path: Path) -> None:
     assert table[0]["v04_hoisted_segments 32x32x32-status"] == "ok"
     assert not [column for column in table[0] if "v08" in column]
     assert list((tmp_path / "out").glob("small_only_mine-*.jsonl.xz"))
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--csv",)])
+def test_a_sweep_without_one_right_result_ends_with_1(
+    options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    path = write(tmp_path, "headline")
+    head, *lines, end = path.read_text().splitlines()
+    crashed = [encode(Row(shape, 0, "crashed", (), None, "signal 11")) for shape in SHAPES[1:]]
+    monkeypatch.setattr("experiments.runner.Sweep.run", lambda self: path)
+    arguments = ("run", HERE / "headline.yaml", "--device", "interpreter", "--out", tmp_path, *options)
+    for rest, code, told in (((lines[0],), 0, False), ((), 1, True)):
+        path.write_text("\n".join([head, *rest, *crashed, end]) + "\n")
+        done = invoke(*arguments)
+        assert done.exit_code == code and ("not one of 19 rows is ok" in done.stderr) is told, done.output
+        assert done.stdout
+    table = json.loads(invoke(*arguments[:6], "--metrics", "status", "--json").stdout)
+    assert {row["empty-status"] for row in table} == {"crashed"} and len(table) == 19
 
 
 def test_every_metric_says_what_it_is() -> None:
