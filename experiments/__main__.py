@@ -245,9 +245,14 @@ def compare(
     over_cublas: Annotated[
         bool, typer.Option("--over-cublas", help="compare speed-ups over cuBLAS, as between two GPUs")
     ] = False,
+    need: Annotated[
+        float, typer.Option(min=0, max=1, help="the share of each run's problems without which the exit code is 1")
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
 ) -> None:
-    """Compare two runs problem by problem. Exit code 1 where B is slower beyond the noise or lost a right result."""
+    """Compare two runs on the problems that both have. Exit code 1 where B is slower beyond the noise or lost a right
+    result, or where they have less in common than --need asks for.
+    """
     from experiments import compare as comparing
 
     found = comparing.compare(comparing.load_run(a), comparing.load_run(b), only, floor, over_cublas)
@@ -258,7 +263,11 @@ def compare(
         print("\n".join(lines))
         Console(width=width(160)).print(comparing.as_table(found))
         print(conclusion)
-    raise typer.Exit(1 if found.worse else 0)
+    enough = found.overlap.share >= need
+    if not enough or found.overlap.share < comparing.LITTLE:
+        what = "the verdict holds for these alone" if enough else f"--need {need:g} asks for more"
+        print(f"compared: {found.overlap}; {what}", file=sys.stderr)
+    raise typer.Exit(0 if enough and not found.worse else 1)
 
 
 @app.command()

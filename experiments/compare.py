@@ -16,6 +16,8 @@ from common.rows import Problem, Run, bootstrap_interval, geometric_mean, read_r
 from experiments.tables import BASELINE, chosen
 
 QUANTILE = "cublas_to_itself_95"
+LITTLE = 0.5
+"""Below this share of either run's problems, a verdict says little about the runs."""
 DEFAULT_FLOOR = 0.05
 """Where neither run knows how far cuBLAS differs from itself."""
 
@@ -51,6 +53,32 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """What of two runs can be compared. `problems`: how many both have; `in_a`, `in_b`: all that each has.
+
+    `only_a`, `only_b`: the labels of the candidates that the other run lacks.
+    """
+
+    problems: int
+    in_a: int
+    in_b: int
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        """Of the run with more problems, the share that is compared."""
+        return self.problems / max(self.in_a, self.in_b)
+
+    def as_dict(self) -> dict[str, Any]:
+        left = {"problems_only_a": self.in_a - self.problems, "problems_only_b": self.in_b - self.problems}
+        return {"problems": self.problems, **left, "candidates_only_a": self.only_a, "candidates_only_b": self.only_b}
+
+    def __str__(self) -> str:
+        return f"{self.problems} of A's {self.in_a} and B's {self.in_b} problems"
+
+
+@dataclass(frozen=True)
 class Comparison:
     """What `compare` found. `differences`: what is not the same about how both were measured."""
 
@@ -61,7 +89,7 @@ class Comparison:
     differences: dict[str, tuple[Any, Any]]
     candidates: tuple[Compared, ...]
     changes: tuple[Change, ...]
-    left_out: tuple[str, ...]
+    overlap: Overlap
 
     @property
     def worse(self) -> bool:
@@ -69,7 +97,7 @@ class Comparison:
         return any(c.verdict == "slower" for c in self.candidates) or any(change.worse for change in self.changes)
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"worse": self.worse}
+        return asdict(self) | {"overlap": self.overlap.as_dict(), "worse": self.worse}
 
 
 def load_run(path: Path) -> Run:
@@ -103,7 +131,8 @@ def compare(
         common = [label for label in common if not label.startswith((BASELINE, "empty"))]
     if not common:
         raise InvalidExperiment(f"{a.path.name} and {b.path.name} have no candidate in common")
-    if not {row.problem for row in a.rows} & {row.problem for row in b.rows}:
+    problems_a, problems_b = ({row.problem for row in run.rows} for run in (a, b))
+    if not problems_a & problems_b:
         raise InvalidExperiment(f"{a.path.name} and {b.path.name} have no problem in common")
     limit = noise_floor(a, b) if floor is None else floor
     return Comparison(
@@ -114,7 +143,13 @@ def compare(
         _differences(a, b, common),
         tuple(_compared(a, b, label, limit, over_cublas) for label in common),
         tuple(change for label in common for change in _changes(a, b, label)),
-        tuple(sorted(set(labels_a) ^ set(labels_b))),
+        Overlap(
+            len(problems_a & problems_b),
+            len(problems_a),
+            len(problems_b),
+            tuple(sorted(set(labels_a) - set(labels_b))),
+            tuple(sorted(set(labels_b) - set(labels_a))),
+        ),
     )
 
 
@@ -199,7 +234,9 @@ def as_lines(found: Comparison, most: int = 10) -> list[str]:
     lines += [f"status of {label}: {x} -> {y} on {n} problems" for (label, x, y), n in counts.most_common(most)]
     if len(counts) > most:
         lines.append(f"and {len(counts) - most} more changes of status (--json has them all)")
-    if found.left_out:
-        lines.append(f"in one run alone: {', '.join(found.left_out)}")
+    both = found.overlap
+    for run, alone in (("A", both.only_a), ("B", both.only_b)):
+        lines += [f"candidates of {run} alone: {len(alone)} ({', '.join(alone)})"] if alone else []
+    within = f", on {both}" if both.share < 1 else ""
     untimed = "" if any(c.pairs for c in found.candidates) else ", by status alone: no time is in both"
-    return [*lines, f"worse: {'yes' if found.worse else 'no'}{untimed}"]
+    return [*lines, f"worse: {'yes' if found.worse else 'no'}{within}{untimed}"]

@@ -130,6 +130,52 @@ def test_what_cannot_be_compared_is_said(runs, tmp_path: Path) -> None:
             load_run(path)
 
 
+def keep(path: Path, shapes: list[tuple[int, int, int]], *labels: str) -> Path:
+    """The run with these problems and candidates alone."""
+    head, *lines, end = path.read_text().splitlines()
+    header, found = json.loads(head), [json.loads(line) for line in lines]
+    kept = [c for c in header["candidates"] if not labels or c["label"] in labels]
+    new = {header["candidates"].index(c): place for place, c in enumerate(kept)}
+    found = [row | {"c": new[row["c"]]} for row in found if tuple(row["p"]) in shapes and row["c"] in new]
+    path.write_text("\n".join(map(json.dumps, [header | {"candidates": kept}, *found, json.loads(end)])) + "\n")
+    return path
+
+
+def test_what_only_one_run_has_is_counted_and_little_overlap_is_said(runs) -> None:
+    a, b = runs()
+    keep(a, SHAPES[:12], "torch_matmul", "v05_cas_lock")
+    keep(b, SHAPES[9:], "torch_matmul", "v08_while_loop")
+    done = invoke("compare", a, b)
+    assert done.exit_code == 0 and done.stdout.strip().endswith("worse: no, on 3 of A's 12 and B's 11 problems")
+    assert "candidates of A alone: 1 (v05_cas_lock)\ncandidates of B alone: 1 (v08_while_loop)" in done.stdout
+    assert done.stderr == "compared: 3 of A's 12 and B's 11 problems; the verdict holds for these alone\n"
+    assert json.loads(invoke("compare", a, b, "--json").stdout)["overlap"] == {
+        "problems": 3,
+        "problems_only_a": 9,
+        "problems_only_b": 8,
+        "candidates_only_a": ["v05_cas_lock"],
+        "candidates_only_b": ["v08_while_loop"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("problems", "need", "code", "said"),
+    [
+        (20, "1", 0, ""),
+        (10, "0.5", 0, ""),
+        (10, "0.6", 1, "--need 0.6 asks"),
+        (20, "nan", 1, "asks"),
+        (9, "0", 0, "for these alone"),
+    ],
+)
+def test_a_smaller_share_than_needed_ends_with_1(runs, problems: int, need: str, code: int, said: str) -> None:
+    a, b = runs()
+    keep(b, SHAPES[:problems])
+    for pair in ((a, b), (b, a)):
+        done = invoke("compare", *pair, "--need", need)
+        assert done.exit_code == code and said in done.stderr and bool(said) is bool(done.stderr), done.output
+
+
 def test_runs_without_times_are_compared_by_status_alone_and_say_so(tmp_path: Path) -> None:
     runs = []
     for name in ("a", "b"):
