@@ -164,7 +164,6 @@ def test_what_only_one_run_has_is_counted_and_little_overlap_is_said(runs) -> No
         (20, "1", 0, ""),
         (10, "0.5", 0, ""),
         (10, "0.6", 1, "--need 0.6 asks"),
-        (20, "nan", 1, "asks"),
         (9, "0", 0, "for these alone"),
     ],
 )
