@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from packaging.version import Version
@@ -44,6 +45,30 @@ def find(version: str, variant: str, kernel: str, architecture: str, launch: str
     return found[0]
 
 
+def own(version: str, variant: str, architecture: str) -> Row | None:
+    """The row of a variant beyond the thread, which is compiled with its card's config alone; None where it has no
+    kernel for the architecture. Raises MissingRun where the table has none of its rows."""
+    about = {"variant": variant, "kernel": stream_k_kernel(variant), "sem": "relaxed"}
+    found = [row for row in rows(version) if all(row[name] == value for name, value in about.items())]
+    if not found:
+        raise MissingRun(f"the table of Triton {version} has no {variant}: make goldens ACCEPT=1")
+    return next((row for row in found if row["architecture"] == architecture), None)
+
+
+def lines(version: str, names: list[str], architectures: Iterable[str]) -> dict[str, list[Row | None]]:
+    """A figure's lines, by their labels: these variants at COMMON, then those beyond the thread at their own config,
+    which their labels name; a row an architecture. Raises MissingRun."""
+    every = list(architectures)
+    found: dict[str, list[Row | None]] = {
+        name: [find(version, name, stream_k_kernel(name), architecture) for architecture in every] for name in names
+    }
+    for name in beyond_thread():
+        line = [own(version, name, architecture) for architecture in every]
+        launch = next(row["launch"] for row in line if row)
+        found[f"{name}  {launch}"] = line
+    return found
+
+
 def card(variant: str) -> Card:
     """A variant's card, read from its source."""
     return read_card(variants.source_path(variant).read_text())
@@ -52,6 +77,11 @@ def card(variant: str) -> Card:
 def of_thread() -> list[str]:
     """The thread's iterations, without what came after them."""
     return [name for name in variants.names() if card(name).position != "beyond the thread"]
+
+
+def beyond_thread() -> list[str]:
+    """What came after the thread's iterations."""
+    return [name for name in variants.names() if card(name).position == "beyond the thread"]
 
 
 def stream_k_kernel(variant: str) -> str:

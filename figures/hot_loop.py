@@ -1,10 +1,11 @@
-"""What the loop with the matrix instructions is made of, along the lineage."""
+"""What the loop with the matrix instructions is made of, along the lineage and beyond it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from common import style
@@ -25,6 +26,8 @@ GROUPS = {
     "spills": ("local_load", "local_store"),
 }
 COLOURS = (*style.PALETTE, style.GREY)
+ROOM = 1.75
+"""The panel's width in longest bars: the words beside that bar must fit."""
 
 
 def counts(row: Row) -> dict[str, int]:
@@ -35,35 +38,45 @@ def counts(row: Row) -> dict[str, int]:
 def draw(results: Path) -> Figure:
     """A stacked bar a variant, a panel an architecture. Raises MissingRun without a table."""
     version = code_tables.newest()
-    names = [*code_tables.of_thread(), "data_parallel"]
-    figure, panels = plt.subplots(1, 2, figsize=(12, 5), sharey=True)
-    for axes, architecture in zip(panels, ARCHITECTURES, strict=True):
-        found = [code_tables.find(version, n, code_tables.stream_k_kernel(n), architecture) for n in names]
-        left = [0] * len(names)
-        for (group, _), colour in zip(GROUPS.items(), COLOURS, strict=True):
-            widths = [counts(row)[group] for row in found]
-            axes.barh(
-                range(len(names)), widths, left=left, color=colour, label=group, height=0.7, edgecolor="white", lw=0.4
-            )
-            left = [a + b for a, b in zip(left, widths, strict=True)]
-        for line, (row, total) in enumerate(zip(found, left, strict=True)):
-            word = f"{total}: {row['hot_matrix']} matrix, {row['hot_async_copy']} copies, {row['hot_barrier']} barriers"
-            axes.text(total + max(left) * 0.01, line, word, va="center", fontsize=7, color=style.FAINT)
-        axes.set_xlim(0, max(left) * 1.42)
+    common = [*code_tables.of_thread(), "data_parallel"]
+    found = code_tables.lines(version, common, ARCHITECTURES)
+    figure, panels = plt.subplots(1, 2, figsize=(12.6, 2 + 0.3 * len(found)), sharey=True)
+    for axes, architecture, column in zip(panels, ARCHITECTURES, zip(*found.values(), strict=True), strict=True):
+        panel(axes, list(column))
         axes.set_title(architecture)
-        axes.set_yticks(range(len(names)), names)
-        axes.set_xlabel("instructions in the loop")
-        axes.grid(axis="x")
-        axes.set_axisbelow(True)
-    panels[0].invert_yaxis()
-    title = f"The hot loop of each Stream-K kernel at {code_tables.COMMON}, Triton {version}"
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        axes.set_yticks(range(len(found)), list(found))
+        axes.set_xlabel("instructions in the loop", loc="left")
+        axes.axhline(len(common) - 0.5, color=style.PALE, linewidth=0.8)
+    panels[0].set_ylim(len(found) - 0.4, -0.6)
+    title = f"The hot loop of each Stream-K kernel at {code_tables.COMMON}, beyond the thread at its card's, "
+    figure.suptitle(f"{title}Triton {version}", x=0.01, ha="left", fontweight="bold")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 0.035))
-    figure.tight_layout(rect=(0, 0.11, 1, 0.97))
+    figure.legend(handles, labels, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 0.045))
+    figure.tight_layout(rect=(0, 0.1, 1, 0.99))
     style.small_print(
         figure,
-        f"{code_tables.SOURCE} The loop holds the matrix instructions; of several (v00, v04 to v07) the one with the "
-        "most instructions.",
+        f"{code_tables.SOURCE} The loop holds the matrix instructions; of several the one with the most instructions. "
+        "No bar: the kernel is for sm_90 alone.\nBelow the line: at the card's tile, warps (with those that copy) and "
+        "stages. From v10 on the copies are in another warp's loop.",
     )
     return figure
+
+
+def panel(axes: Axes, found: list[Row | None]) -> None:
+    """The bars of one architecture; where there is no row, none."""
+    left = [0] * len(found)
+    for group, colour in zip(GROUPS, COLOURS, strict=True):
+        widths = [counts(row)[group] if row else 0 for row in found]
+        axes.barh(
+            range(len(found)), widths, left=left, color=colour, label=group, height=0.7, edgecolor="white", lw=0.4
+        )
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    most = max(left)
+    for line, (row, total) in enumerate(zip(found, left, strict=True)):
+        if row:
+            word = f"{total}: {row['hot_matrix']} matrix, {row['hot_async_copy']} copies, {row['hot_barrier']} barriers"
+            axes.text(total + most * 0.015, line, word, va="center", fontsize=7, color=style.FAINT)
+    axes.set_xlim(0, most * ROOM)
+    axes.set_xticks([tick for tick in axes.get_xticks() if tick <= most])
+    axes.spines["bottom"].set_bounds(0, most)
+    axes.tick_params(axis="y", length=0)

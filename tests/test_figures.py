@@ -13,10 +13,11 @@ import matplotlib.pyplot as plt
 import pytest
 from test_tracing import made_up
 
+import variants
 from common.decomposition import Schedule, always_two_tile
 from common.errors import DamagedRun, nearest
 from common.timeline import newest
-from figures import NAMES, readme, schedule, source, speedup
+from figures import NAMES, code_tables, readme, schedule, source, speedup
 from figures.__main__ import HERE, RESULTS, render
 from figures.source import MissingRun
 
@@ -224,6 +225,23 @@ def test_the_committed_picture_shows_the_newest_run(name: str) -> None:
     text = picture.read_text()
     assert [run.id for run in runs if run.id not in text] == [], f"{picture.name} is stale: make figures"
     assert picture.with_suffix(".png").exists()
+
+
+@pytest.mark.parametrize("name", ["resources", "hot_loop"])
+def test_a_picture_of_compiled_code_has_every_variant(name: str) -> None:
+    text = (HERE / f"{name}.svg").read_text()
+    assert [variant for variant in variants.names() if variant not in text] == []
+    assert "v18_square_clusters  256x256x64 w12 s5" in text
+
+
+def test_a_kernel_for_one_architecture_has_a_row_there_alone() -> None:
+    version = code_tables.newest()
+    found = code_tables.lines(version, ["v08_while_loop"], ("sm_80", "sm_90"))
+    there = {label.split()[0]: [row is not None for row in line] for label, line in found.items()}
+    assert there["v08_while_loop"] == there["v09_whole_waves"] == [True, True]
+    assert there["v10_warp_specialised"] == [False, True]
+    with pytest.raises(MissingRun, match=r"Triton 2\.0\.0 has no v09_whole_waves"):
+        code_tables.own("2.0.0", "v09_whole_waves", "sm_80")
 
 
 def test_lines_of_descent_do_not_run_into_each_other() -> None:
