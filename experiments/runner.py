@@ -287,7 +287,16 @@ class Sweep:
 
     def _job(self) -> Job:
         what = self.experiment
-        return Job(self.candidates, what.rounds, what.seed, what.tolerance, self.find, what.timing, self.wrong_results)
+        return Job(
+            self.candidates,
+            what.rounds,
+            what.seed,
+            what.tolerance,
+            self.find,
+            what.timing,
+            self.wrong_results,
+            what.reduced_precision,
+        )
 
     def _tasks(self, problems: list[Problem], run: Run) -> list[Task]:
         """What is not yet measured; a problem that was begun goes on where it began, if that device is there."""

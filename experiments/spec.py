@@ -247,6 +247,7 @@ class Experiment(Strict):
     `rounds`: samples of each. `time_limit_s`: seconds that one step of one candidate (compile and check, or one sample)
     may take. `tolerance`: replaces the one that follows from K and the peers of a tile. `timing`: `graph` takes device
     time from replays of CUDA graphs, `do_bench` the means of Triton's function of that name, host gaps included.
+    `reduced_precision`: whether cuBLAS may add partial sums in fp16, as torch lets it by default.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -258,6 +259,7 @@ class Experiment(Strict):
     time_limit_s: Annotated[float, Field(gt=0)] = 60.0
     seed: Seed = 123
     tolerance: Annotated[float, Field(gt=0)] | None = None
+    reduced_precision: bool = True
 
     @model_validator(mode="after")
     def _told_apart(self) -> Experiment:
@@ -274,7 +276,8 @@ class Experiment(Strict):
 
     def fingerprint(self) -> str:
         """Changes when what is measured changes; a run is only resumed under the same one."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+        newer = {"reduced_precision"} if self.reduced_precision else None  # runs are older than the field
+        return hashlib.sha256(self.model_dump_json(exclude=newer).encode()).hexdigest()[:12]
 
 
 def restricted(

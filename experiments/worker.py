@@ -48,6 +48,7 @@ class Job:
     """What a worker needs for a sweep, sent to it once. `find`: where it takes variants from.
 
     `wrong_results`: let through and time what a guard on shares or the check would stop; its status stays "incorrect".
+    `reduced_precision`: see `Experiment`.
     """
 
     candidates: list[Candidate]
@@ -57,6 +58,7 @@ class Job:
     find: Callable[[str], Variant] = variants.get
     timing: str = "graph"
     wrong_results: bool = False
+    reduced_precision: bool = True
 
 
 @dataclass
@@ -110,6 +112,7 @@ class Worker:
     def __init__(self, job: Job, send: Send, steps: MutableSequence[int]) -> None:
         self.job, self.send, self.steps, self.spent = job, send, steps, Spent()
         self.device = "cpu" if interpreting() else "cuda"
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = job.reduced_precision
         self.stopwatch = None if interpreting() else Stopwatch()
         if self.stopwatch is not None:
             torch.cuda.set_stream(self.stopwatch.stream)

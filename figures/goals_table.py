@@ -21,7 +21,7 @@ TITLES = corpus.CORPORA | {
 
 def render(results: Path) -> str:
     """The goals in Markdown, then a table a population that has a run; "not measured yet" where there are no rows."""
-    files = [path for name in {*CLASSES, "corpus_strata"} for path in rows.runs(results, name)]
+    files = [path for name in {*CLASSES, "corpus_strata", "accumulation"} for path in rows.runs(results, name)]
     files += [path for name in goals.DOCUMENTS for path in results.glob(f"{name}-*.json")]
     return _rendered(results, tuple(sorted((path, path.stat().st_mtime_ns) for path in files)))
 

@@ -31,7 +31,7 @@ from common.errors import DamagedRun, InvalidExperiment, NoDevice
 from common.launcher import Launch, Variant
 from common.problem import Problem
 from common.rows import Row
-from experiments.__main__ import RESULTS, app
+from experiments.__main__ import HERE, RESULTS, app
 from experiments.compare import load_run
 from experiments.runner import Sweep, _append, _difference
 from experiments.spec import MOST_ROUNDS, Experiment, files, load
@@ -785,6 +785,29 @@ def test_without_a_gpu_run_says_what_to_do(write, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     result = CliRunner().invoke(app, ["run", str(write(GOOD))])
     assert isinstance(result.exception, NoDevice) and "--device interpreter" in str(result.exception)
+
+
+def test_whether_cublas_may_add_in_fp16_is_set_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    from experiments.worker import Job, Worker
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    before = torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    what = load(HERE / "accumulation.yaml")
+    try:
+        for allowed in (what.reduced_precision, True):
+            job = Job(what.all_candidates(), 1, 0, None, reduced_precision=allowed)
+            Worker(job, lambda message: None, [0, 0])
+            assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is allowed
+    finally:
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = before
+    assert not what.reduced_precision and load(HERE / "headline.yaml").reduced_precision
+
+
+def test_a_newer_field_leaves_the_fingerprint_of_what_does_not_use_it() -> None:
+    (path,) = rows.runs(RESULTS, "corpus_128")
+    experiment = load(HERE / "corpus_128.yaml")
+    assert experiment.fingerprint() == rows.read_header(path)["experiment_hash"]
+    assert experiment.model_copy(update={"reduced_precision": False}).fingerprint() != experiment.fingerprint()
 
 
 def test_list_names_every_experiment() -> None:
