@@ -50,6 +50,8 @@ MOST_PROBLEMS = 5000
 _GLYPH = re.compile(r'<path id="([bs][0-9a-f]+)" d="[^"]*" transform="[^"]*"/>')
 """A glyph's outline as `common.compact` writes it: of the same name in every picture, so that a page needs one."""
 _BLOCK = re.compile(r"<!-- (\w+): begin.*?-->\n(.*?)<!-- \1: end -->", re.DOTALL)
+MANY, PROSE = 8, 60
+"""In a table of more columns, which scrolls anyway, one with a cell of more letters is kept wide enough to read."""
 
 
 @dataclass(frozen=True)
@@ -344,14 +346,26 @@ def markdown(text: str) -> str:
     for kind, lines in _paragraphs(text):
         if kind == "|":
             head, _, *body = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip()[1:-1])] for line in lines]
+            prose = [len(head) > MANY and any(_letters(line[at]) > PROSE for line in body) for at in range(len(head))]
+            kinds = [' class="prose"' if it else "" for it in prose]
             cells = "".join(f'<th scope="col">{_inline(cell)}</th>' for cell in head)
-            rest = "".join("<tr>" + "".join(f"<td>{_inline(cell)}</td>" for cell in line) + "</tr>" for line in body)
+            rest = "".join(
+                "<tr>"
+                + "".join(f"<td{kind}>{_inline(cell)}</td>" for kind, cell in zip(kinds, line, strict=True))
+                + "</tr>"
+                for line in body
+            )
             out.append(f'<div class="scroll"><table><thead><tr>{cells}</tr></thead><tbody>{rest}</tbody></table></div>')
         elif kind == "-":
             out.append("<ul>" + "".join(f"<li>{_inline(line[2:])}</li>" for line in lines) + "</ul>")
         else:
             out.append(f"<p>{_inline(' '.join(lines))}</p>")
     return "\n".join(out)
+
+
+def _letters(cell: str) -> int:
+    """A cell's length as it is read: a link's target is not."""
+    return len(re.sub(r"\]\([^)\s]+\)", "", cell))
 
 
 def _paragraphs(text: str) -> list[tuple[str, list[str]]]:

@@ -150,8 +150,18 @@ def test_tables_of_the_readme_become_html() -> None:
     assert '<a href="#figure-grid">x</a>' in made and '<a href="#variant-v05_cas_lock">v05</a>' in made
     assert '<a href="https://example.org/a">there</a>' in made
     assert made.count("<li>") == 2 and made.count("<tr>") == 2
+    assert "<td>" in made and "prose" not in made
     blocks = report.readme_blocks("<!-- claims: begin, generated -->\n| a |\n| --- |\n| b |\n<!-- claims: end -->")
     assert list(blocks) == ["claims"] and "<td>b</td>" in blocks["claims"]
+
+
+def test_prose_among_many_columns_has_room() -> None:
+    def table(columns: int) -> str:
+        lines = (["idea", *"n" * columns], ["---"] * (columns + 1), ["word " * 20, *"1" * columns])
+        return markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
+
+    assert table(9).count('<td class="prose">word') == table(9).count("prose") == 1
+    assert "prose" not in table(4)
 
 
 def test_a_picture_keeps_its_glyphs_and_gets_identifiers_of_its_own() -> None:
@@ -258,6 +268,24 @@ def test_nothing_is_wider_than_the_screen(browser: Any, shape: tuple[int, int]) 
         heights = browser.execute_script(drawn)
         assert heights and all(height > 100 for height in heights)
     finally:
+        size(browser, DESK)
+
+
+@pytest.mark.parametrize("shape", [PHONE, DESK], ids=["phone", "desk"])
+def test_the_sections_bar_hides_no_title_and_keeps_its_button(browser: Any, shape: tuple[int, int]) -> None:
+    size(browser, shape)
+    try:
+        place = "return arguments[0].getBoundingClientRect().toJSON()"
+        bar, button = (browser.find_element("css selector", name) for name in ("nav", "#theme"))
+        for section in ("figures", "claims", "data"):
+            browser.execute_script("location.hash = arguments[0]", section)
+            title = browser.find_element("css selector", f"#{section} h2")
+            assert browser.execute_script(place, title)["top"] >= browser.execute_script(place, bar)["bottom"]
+        assert browser.execute_script(place, button)["right"] <= shape[0]
+        links = "const l = document.querySelector('nav div'); return l.scrollWidth <= l.clientWidth"
+        assert browser.execute_script(links) == (shape == DESK)
+    finally:
+        browser.execute_script("location.hash = ''")
         size(browser, DESK)
 
 
