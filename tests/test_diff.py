@@ -26,6 +26,7 @@ from common.errors import UnsupportedProblem
 from common.inspection import Inspection
 from common.normalise import normalise
 from common.source_diff import budget, function_diffs
+from variants import compile_commands
 from variants.compile_commands import WIDTH, app
 
 WITH_PARENT = [n for n in [*variants.all_names(), *variants.ablation_names()] if variants.get(n).card.parent]
@@ -173,6 +174,21 @@ def test_a_narrow_terminal_loses_no_word_of_the_source_and_no_number() -> None:
 def test_a_pipe_is_as_wide_as_columns_says(columns: str, width: int) -> None:
     done = CliRunner().invoke(app, ["diff", "v05", "v06", "--level", "source"], env={"COLUMNS": columns})
     assert done.exit_code == 0 and width - 8 < max(map(len, done.stdout.splitlines())) <= width
+
+
+def test_a_page_says_its_size_and_a_large_one_what_makes_it_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "diff.html"
+    arguments = ["diff", "v05", "v06", "--level", "source", "--arch", "sm_80,sm_90", "--html", str(page)]
+    done = CliRunner().invoke(app, arguments)
+    size = page.stat().st_size
+    assert done.stdout == f"{page}: {size / 1e6:.3g} MB\n" and done.stderr == "" and size < compile_commands.LARGE_PAGE
+    monkeypatch.setattr(compile_commands, "LARGE_PAGE", size - 1)
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0 and done.stderr.endswith("smaller: --arch with fewer of sm_80, sm_90\n")
+    told = compile_commands.smaller(["source", "ttir", "sass", "resources"], ["sm_90"])
+    assert told.endswith("smaller: --level with fewer of ttir, sass")
 
 
 MLIR = """  %0 = arith.constant 1 : i32

@@ -18,12 +18,14 @@ from common import compiled, triton_versions
 from common import goldens as golden_tables
 from common.architectures import ARCHITECTURES, parse_architectures
 from common.card import MOST_TILE, Card, Config, read_card
-from common.comparison import ALL_LEVELS, Side, compare, parse_levels
+from common.comparison import ALL_LEVELS, Comparison, Side, compare, parse_levels
 from common.errors import NotWritable, UnsupportedProblem, UnsupportedTriton, nearest
 from common.output import width
 
 WIDTH = 150
 """Columns where the output is no terminal and COLUMNS says nothing."""
+LARGE_PAGE = 5_000_000
+"""Bytes of a page above which `diff` says what makes it smaller."""
 SIZES, WARPS, STAGES = tuple(2**n for n in range(4, 11)), (1, 2, 4, 8, 16, 32), range(1, 17)
 """What a block's side, warps and pipeline stages can be."""
 
@@ -191,19 +193,36 @@ def diff(
     with progress_bar() as progress:
         comparison = compare(*sides, targets, levels, progress)
     if html is not None:
-        from common.diff_page import page
-
-        try:
-            html.write_text(page(comparison))
-        except OSError as error:
-            raise NotWritable(f"--html {html}: {error.strerror or error}") from None
-        print(html, file=sys.stderr if as_json else sys.stdout)
+        size = write_page(html, comparison)
+        print(f"{html}: {size / 1e6:.3g} MB", file=sys.stderr if as_json else sys.stdout)
+        if size > LARGE_PAGE:
+            print(smaller(levels, [target.name for target in targets]), file=sys.stderr)
     if as_json:
         print(json.dumps(comparison.as_dict(), indent=1))
     elif html is None:
         from common.diff_text import print_comparison
 
         print_comparison(comparison, levels, console())
+
+
+def write_page(file: Path, comparison: Comparison) -> int:
+    """Write the page of a comparison; its bytes. Raises NotWritable."""
+    from common.diff_page import page
+
+    text = page(comparison).encode()
+    try:
+        file.write_bytes(text)
+    except OSError as error:
+        raise NotWritable(f"--html {file}: {error.strerror or error}") from None
+    return len(text)
+
+
+def smaller(levels: list[str], architectures: list[str]) -> str:
+    """Which options make a large page smaller than it is with these levels and architectures."""
+    texts = [level for level in levels if level in compiled.LEVELS]
+    fewer = [f"--level with fewer of {', '.join(texts)}"] if texts else []
+    fewer += [f"--arch with fewer of {', '.join(architectures)}"] if len(architectures) > 1 else []
+    return f"more than {LARGE_PAGE / 1e6:g} MB are slow to open; smaller: {' or '.join(fewer) or 'no option'}"
 
 
 def shared_config(config: Config, card: Card) -> Config:
