@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from common import style
 from common.goldens import Row
@@ -50,8 +51,8 @@ def draw(results: Path) -> Figure:
     panels[0].set_ylim(len(found) - 0.4, -0.6)
     title = f"The hot loop of each Stream-K kernel at {code_tables.COMMON}, beyond the thread at its card's, "
     figure.suptitle(f"{title}Triton {version}", x=0.01, ha="left", fontweight="bold")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 0.045))
+    handles = [Patch(facecolor=colour, label=group) for group, colour in zip(GROUPS, COLOURS, strict=True)]
+    figure.legend(handles=handles, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 0.045))
     figure.tight_layout(rect=(0, 0.1, 1, 0.99))
     style.small_print(
         figure,
@@ -66,11 +67,11 @@ def panel(axes: Axes, found: list[Row | None]) -> None:
     """The bars of one architecture; where there is no row, none."""
     left = [0] * len(found)
     for group, colour in zip(GROUPS, COLOURS, strict=True):
-        widths = [counts(row)[group] if row else 0 for row in found]
-        axes.barh(
-            range(len(found)), widths, left=left, color=colour, label=group, height=0.7, edgecolor="white", lw=0.4
-        )
-        left = [a + b for a, b in zip(left, widths, strict=True)]
+        widths = {line: counts(row)[group] for line, row in enumerate(found) if row and counts(row)[group]}
+        starts = [left[line] for line in widths]
+        axes.barh(list(widths), list(widths.values()), left=starts, color=colour, height=0.7, edgecolor="white", lw=0.4)
+        for line, width in widths.items():
+            left[line] += width
     most = max(left)
     for line, (row, total) in enumerate(zip(found, left, strict=True)):
         if row:

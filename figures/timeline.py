@@ -68,11 +68,12 @@ def measured_bars(run: Timeline) -> list[Bar]:
 
 
 def _parts(span: Span, iterations_per_tile: int) -> list[tuple[float, float, str]]:
-    ready = span.computed + span.waited
-    parts = [(span.began, span.computed, tile_colour(span.tile))]
-    parts += [(span.computed, ready, WAIT)] if span.waited else []
+    ready, colour = span.computed + span.waited, tile_colour(span.tile)
     shared = span.stop - span.start < iterations_per_tile
-    return [*parts, (ready, span.ended, FIX_UP if shared else tile_colour(span.tile))]
+    if not span.waited and not shared:
+        return [(span.began, span.ended, colour)]
+    waits = [(span.computed, ready, WAIT)] if span.waited else []
+    return [(span.began, span.computed, colour), *waits, (ready, span.ended, FIX_UP if shared else colour)]
 
 
 def modelled(run: Timeline) -> tuple[list[Placed], float]:
