@@ -439,7 +439,7 @@ def _print_answers(found: list[Any]) -> None:
 
     shown = Table(box=box.SIMPLE, show_lines=False)
     for column in ("claim", "what is asked", "on", "thread", "here", "verdict"):
-        shown.add_column(column, no_wrap=column == "claim")
+        shown.add_column(column, no_wrap=column == "claim", overflow="fold")
     for answer in found:
         went = "\n".join(f"in compiled code: {text}" for text in verdicts.gone(answer))
         shown.add_row(answer.claim.id, answer.claim.statement, "", answer.claim.numbers, went, answer.verdict)
