@@ -48,6 +48,10 @@ class WrongResult(RuntimeError):
     """A kernel's result is wrong, so nothing about its speed is recorded."""
 
 
+class ProtocolFault(RuntimeError):
+    """A kernel fails in a way that no property of its card describes."""
+
+
 class NoWorker(RuntimeError):
     """A worker could not import, find its device or say so in time; what is measured so far is kept."""
 

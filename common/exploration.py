@@ -15,7 +15,7 @@ from common import interpreter, schedules
 from common.card import Card
 from common.errors import UnsupportedProblem, nearest
 from common.launcher import Variant
-from common.machine import Finding, Machine, Rules
+from common.machine import STARVED, Finding, Machine, Rules
 from common.memory_model import READINGS
 from common.protocols import Small, small_config
 from common.scenario import Scenario, Setup, build
@@ -136,10 +136,11 @@ def _report(variant: Variant, request: Request, reading: str, machine: Machine, 
 def known_defect(card: Card, finding: Finding, found: Exploration, guarded: bool) -> str:
     """The defect of the card that explains a finding, or an empty text.
 
-    Races and wrong sums of a launch that the launcher would refuse are explained by no defect but v03's.
+    A deadlock is explained by too few resident programs only where those that are not dispatched would end it. Races
+    and wrong sums of a launch that the launcher would refuse are explained by no defect but v03's.
     """
     defects = {defect.id for defect in card.defects}
-    if finding.kind == "deadlock" and "not_co_resident" in defects:
+    if finding.kind == "deadlock" and STARVED in finding.places and "not_co_resident" in defects:
         return "not_co_resident"
     if (
         guarded

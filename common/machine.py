@@ -33,6 +33,10 @@ class Finding:
     places: tuple[str, ...] = ()
 
 
+STARVED = "programs that are not dispatched"
+"""Among a deadlock's places where it is for want of residency alone."""
+
+
 @dataclass(frozen=True, eq=False)
 class Fill:
     """The launcher sets a buffer (zeroes C, sets locks) in stream order."""
@@ -247,7 +251,25 @@ class Machine:
         waiting = sum(phase == WAITING for phase in state.phases)
         if waiting:
             told.append(f"{waiting} programs are not dispatched: {self.rules.residents} run at once")
-        return Finding("deadlock", "; ".join(told), tuple(sorted(set(places))))
+        why = (STARVED,) if self._starved(state) else ()
+        return Finding("deadlock", "; ".join(told), (*sorted(set(places)), *why))
+
+    def _starved(self, state: State) -> bool:
+        """Whether every program that waits would go on if those that are not dispatched ran, directly or through
+        others that wait: a hang for want of residency, and not one that more residents would not end."""
+        parked = {i for i, phase in enumerate(state.phases) if phase == PARKED}
+        freed: set[int] = set()
+        while True:
+            more = {
+                i
+                for i in parked - freed
+                for atom in state.watched[i]
+                for j in self._writers.get(self.division.place(atom), ())
+                if j != i and (state.phases[j] in (UNBORN, WAITING) or j in freed)
+            }
+            if not more:
+                return bool(parked) and freed == parked
+            freed |= more
 
     def _awaited(self, state: State, i: int) -> str:
         texts = []

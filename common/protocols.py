@@ -20,6 +20,7 @@ import triton
 
 from common import interpreter, schedules
 from common.card import Card, Config, WaitsFor
+from common.errors import ProtocolFault
 from common.launcher import Variant, prepare
 from common.machine import Finding, Machine, Rules
 from common.memory_model import READINGS
@@ -164,7 +165,7 @@ class Examination:
         found |= {key: entry[0] for key, entry in searched.found.items()}
         others = {kind for kind, _ in found} - {"race", "wrong result"}
         if others:
-            raise AssertionError(f"{self.variant.name}, {reading}: {', '.join(sorted(others))} within its conditions")
+            raise ProtocolFault(f"{self.variant.name}, {reading}: {', '.join(sorted(others))} within its conditions")
         self.wrong[reading] = any(kind == "wrong result" for kind, _ in found)
         return sorted({" and ".join(places) for kind, places in found if kind == "race"})
 
@@ -234,7 +235,7 @@ def _outcomes(machine: Machine) -> int:
 
 
 def examine(variant: Variant, schedules_each: int = 300, seed: int = 0) -> Properties:
-    """Decide every property of a variant. Raises UnsupportedTriton; AssertionError for a fault that is no property."""
+    """Decide every property of a variant. Raises UnsupportedTriton; ProtocolFault for a fault that is no property."""
     examination = Examination(variant, schedules_each, seed)
     races = {reading: examination.races(reading) for reading in READINGS}
     residents = {

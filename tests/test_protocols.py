@@ -22,14 +22,15 @@ from packaging.version import Version
 
 import variants
 from common import documents, interpreter, protocols, schedules
-from common.errors import NotCoResident, UnsupportedProblem
+from common.errors import NotCoResident, ProtocolFault, UnsupportedProblem
+from common.exploration import Request, explore_variant
 from common.launcher import prepare
 from common.machine import Machine, Rules
 from common.memory_model import READINGS
 from common.problem import Problem, make_inputs
 from common.protocols import MOST_STATES, SHARED_BY_FOUR, SHARED_BY_TWO, TWO_KERNELS, Properties, Small, small_config
 from common.scenario import BLOCK, Setup, build, explorable
-from tests.mutants import MOST_SCHEDULES, MUTANTS, Mutant
+from tests.mutants import MOST_SCHEDULES, MUTANTS, Mutant, edited
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
@@ -321,6 +322,34 @@ def run(*arguments: str, interpret: str = "1") -> subprocess.CompletedProcess[st
     command = [sys.executable, "-m", "variants", "explore", *arguments]
     environment = os.environ | {"TRITON_INTERPRET": interpret}
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("edits", "rules", "known"),
+    [
+        ((("tl.atomic_xchg(locks_ptr + tile, 1)", "tl.atomic_xchg(locks_ptr + tile, 0)"),), {}, ""),
+        ((("tl.atomic_xchg(locks_ptr + tile, 1)", "tl.atomic_xchg(locks_ptr + tile, 0)"),), {"residents": 3}, ""),
+        ((), {"residents": 3}, "not_co_resident"),
+    ],
+    ids=["never set", "never set, few resident", "few resident"],
+)
+def test_a_card_explains_the_hangs_alone_that_more_residents_would_end(
+    edits: tuple[tuple[str, str], ...], rules: dict[str, int], known: str, tmp_path: Path
+) -> None:
+    v = variants.get("v06")
+    v = edited(v, edits, tmp_path) if edits else v
+    request = Request(SHARED_BY_FOUR, Setup(guarded=False), ("triton-3.9",), schedules=20, **rules)
+    (report,) = explore_variant(v, request)
+    hangs = {finding["known"] for finding in report["findings"] if finding["kind"] == "deadlock"}
+    assert hangs == {known}, report["findings"]
+
+
+@interpreted
+def test_a_fault_that_no_card_describes_is_a_line_of_its_own(tmp_path: Path) -> None:
+    broken = edited(variants.get("v06"), (("tl.atomic_xchg(locks_ptr + tile, 1)", "pass"),), tmp_path)
+    with pytest.raises(ProtocolFault, match="v06_two_state_lock_mutant, source: deadlock within its conditions"):
+        protocols.examine(broken, 20)
 
 
 def test_the_command_reports_what_it_found_and_replays_it() -> None:

@@ -18,6 +18,7 @@ from rich.table import Table
 
 import variants
 from common import documents, interpreter
+from common.errors import ProtocolFault
 from common.exploration import Request, counting, explore_variant, replay_variant, told, told_replay
 from common.memory_model import READINGS
 from common.output import destination, width
@@ -89,19 +90,21 @@ def check_protocols(schedules_each: int, seed: int, out: Path | None, as_json: b
     names = [name for name in variants.all_names() if explorable(variants.get(name).card)]
     began, head = time.monotonic(), documents.header(schedules=schedules_each, seed=seed)
     records = _kept(names, out) if changed and out is not None else {}
+    faults: dict[str, dict[str, Any]] = {}
     jobs = [(name, schedules_each, seed, head["commit"]) for name in names if name not in records]
     # Workers leave Ctrl-C to this process, whose leaving the block ends them.
     with multiprocessing.Pool(os.cpu_count(), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         for record in pool.imap_unordered(_examined, jobs):
-            records[record["variant"]] = record
-            done = f"{len(records)}/{len(names)}, {time.monotonic() - began:.0f} s"
+            (faults if "fault" in record else records)[record["variant"]] = record
+            done = f"{len(records) + len(faults)}/{len(names)}, {time.monotonic() - began:.0f} s"
             print(f"{done}: {record['variant']}", file=sys.stderr, flush=True)
-    found = [records[name] for name in names]
-    if out is not None:
+    found = [records[name] for name in names if name in records]
+    wrong = [record["fault"] for record in faults.values()]
+    if out is not None and not wrong:  # a table that lacks a variant must not take the place of a whole one
         head["seconds"] = round(time.monotonic() - began, 1)
         print(documents.write(out, "protocols", head, found), file=sys.stderr)
     print(json.dumps(found, indent=1)) if as_json else _print_protocols(found)
-    wrong = [f"{record['variant']}: {line}" for record in found for line in record["disagreements"]]
+    wrong += [f"{record['variant']}: {line}" for record in found for line in record["disagreements"]]
     print("\n".join(wrong) or "every card says what was found", file=sys.stderr)
     return int(bool(wrong))
 
@@ -109,7 +112,10 @@ def check_protocols(schedules_each: int, seed: int, out: Path | None, as_json: b
 def _examined(job: tuple[str, int, int, str]) -> dict[str, Any]:
     name, schedules_each, seed, commit = job
     v = variants.get(name)
-    found = examine(v, schedules_each, seed)
+    try:
+        found = examine(v, schedules_each, seed)
+    except ProtocolFault as fault:
+        return {"variant": name, "fault": str(fault)}
     return found.as_dict() | {"disagreements": disagreements(v.card, found), "commit": commit}
 
 
