@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -110,6 +111,7 @@ def _report(variant: Variant, request: Request, reading: str, machine: Machine, 
                 "seed": seed,
                 "switches": schedules.switches(short),
                 "replay": schedules.show(short),
+                "again": _again(variant, request, reading, schedules.show(short)),
                 "trace": schedules.trace(machine, short),
             }
         )
@@ -131,6 +133,24 @@ def _report(variant: Variant, request: Request, reading: str, machine: Machine, 
         "waits": sorted(list(pair) for pair in machine.waits),
         "findings": findings,
     }
+
+
+def _again(variant: Variant, request: Request, reading: str, schedule: str) -> str:
+    """The command that shows a schedule again: a schedule means something under its own rules alone."""
+    (m, n, k), setup = request.small.problem, request.setup
+    words: list[object] = ["python", "-m", "variants", "explore", variant.name, "--m", m, "--n", n, "--k", k]
+    words += ["--programs", request.small.programs, "--reading", reading]
+    for option, value, usual in (
+        ("--residents", request.residents, None),
+        ("--dispatch", request.dispatch, "ascending"),
+        ("--launches", setup.launches, 1),
+        ("--streams", setup.streams, 1),
+        ("--order", request.order, None),
+    ):
+        words += [option, value] if value != usual else []
+    words += ["--shared-workspace"] if setup.shared_workspace else []
+    words += [] if setup.guarded else ["--unguarded"]
+    return shlex.join(map(str, [*words, "--replay", schedule]))
 
 
 def known_defect(card: Card, finding: Finding, found: Exploration, guarded: bool) -> str:
@@ -171,7 +191,8 @@ def told(report: dict[str, Any]) -> list[str]:
         lines.append(
             f"  {finding['kind']}: {finding['message']} (first in schedule {finding['schedule']}{seed}{known})"
         )
-        lines.append(f"    fewest switches: {finding['switches']}; again: --replay '{finding['replay']}'")
+        lines.append(f"    fewest switches: {finding['switches']}; again:")
+        lines.append(f"      {finding['again']}")
         trace = finding["trace"]
         if len(trace) > MOST_SHOWN:
             half = MOST_SHOWN // 2

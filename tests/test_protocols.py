@@ -6,6 +6,7 @@ import ast
 import itertools
 import json
 import os
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -343,6 +344,8 @@ def test_a_card_explains_the_hangs_alone_that_more_residents_would_end(
     (report,) = explore_variant(v, request)
     hangs = {finding["known"] for finding in report["findings"] if finding["kind"] == "deadlock"}
     assert hangs == {known}, report["findings"]
+    again = next(finding["again"] for finding in report["findings"] if finding["kind"] == "deadlock")
+    assert ("--residents 3" in again) == bool(rules) and "--unguarded" in again and "--k 64 --programs 4" in again
 
 
 @interpreted
@@ -358,7 +361,9 @@ def test_the_command_reports_what_it_found_and_replays_it() -> None:
     (report,) = json.loads(done.stdout)
     finding = next(f for f in report["findings"] if f["kind"] == "race")
     assert finding["known"] == "no_barrier_before_lock" and finding["schedule"] <= 20
-    again = run("v06", "--reading", "source", "--replay", finding["replay"], interpret="0")
+    *_, explore, name = words = shlex.split(finding["again"])[:5]
+    assert (explore, name) == ("explore", "v06_two_state_lock")
+    again = run(*shlex.split(finding["again"])[len(words) - 1 :], interpret="0")
     assert f"race: {finding['message']}" in again.stdout
 
 
