@@ -351,6 +351,8 @@ def parse(text: str) -> list[Action]:
         if not match:
             raise ValueError(f"{word!r} is no step of a schedule: write 2, 2x3 or 2.0")
         action = (int(match[1]), int(match[2])) if match[2] else int(match[1])
+        if len(actions) + int(match[3] or 1) > MOST_STEPS:
+            raise ValueError(f"{word!r}: a schedule has at most {MOST_STEPS} steps")
         actions += [action] * int(match[3] or 1)
     return actions
 

@@ -199,6 +199,8 @@ def test_a_schedule_that_is_not_possible_is_refused() -> None:
             schedules.replay(m, [7])
         with pytest.raises(ValueError, match="'two' is no step"):
             schedules.parse("1 two")
+        with pytest.raises(ValueError, match="at most"):
+            schedules.parse("0 1x99999999999")
 
 
 def test_fewer_switches_reach_fewer_states() -> None:
