@@ -75,10 +75,15 @@ def fixer(name: str) -> tuple[Variant, Config]:
     return variant, variant.card.default.replace(**changes)
 
 
+def in_clusters(variant: Variant) -> bool:
+    """Whether a tile's peers are the CTAs of a cluster."""
+    return variant.card.decomposition == "cluster_ranges"
+
+
 def peers_of(name: str) -> list[int]:
     """The PEERS that a fixer can have."""
-    clusters = fixer(name)[0].card.decomposition == "cluster_ranges"
-    return [peers for peers in PEERS if not clusters or peers in IDLE_SMS]
+    variant, _ = fixer(name)
+    return [peers for peers in PEERS if not in_clusters(variant) or peers in IDLE_SMS]
 
 
 def pair(name: str, peers: int, sms: int) -> tuple[Problem, Problem]:
@@ -86,7 +91,7 @@ def pair(name: str, peers: int, sms: int) -> tuple[Problem, Problem]:
     of the second, each is one."""
     variant, config = fixer(name)
     block_m, block_n, block_k = config.block
-    tiles = clusters(sms, peers) if variant.card.decomposition == "cluster_ranges" else sms // peers
+    tiles = clusters(sms, peers) if in_clusters(variant) else sms // peers
     deep = Problem(tiles * block_m, block_n, ITERATIONS * block_k * peers)
     return deep, Problem(tiles * peers * block_m, block_n, ITERATIONS * block_k)
 

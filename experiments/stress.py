@@ -131,16 +131,16 @@ def sanitized(
     """
     end = time.monotonic() + seconds
     program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
-    shared = {"mode": SANITIZER, "launches": 0}
     if program is None:
         notice("compute-sanitizer is not installed: its rows say so")
-        return [{**shared, "tool": tool, "variant": name, "status": "unavailable"} for tool in TOOLS for name in names]
+        lacking = {"mode": SANITIZER, "status": "unavailable", "launches": 0}
+        return [{**lacking, "tool": tool, "variant": name} for tool in TOOLS for name in names]
 
     def watch(pair: tuple[str, str]) -> dict[str, Any]:
         name, tool = pair
         status, summary, said = _watched(program, tool, name, min(end - time.monotonic(), PAIR_SECONDS))
         notice(f"{name} {tool}: {status} {summary}")
-        row = {**shared, "tool": tool, "variant": name, "status": status, "summary": summary, "launches": 1}
+        row = {"mode": SANITIZER, "tool": tool, "variant": name, "status": status, "summary": summary, "launches": 1}
         return row if status == "clean" else row | {"said": said}
 
     # The last first: the newest kernels are those that the tools slow down most.

@@ -21,7 +21,7 @@ TITLES = corpus.CORPORA | {
 
 def render(results: Path) -> str:
     """The goals in Markdown, then a table a population that has a run; "not measured yet" where there are no rows."""
-    files = [path for name in {*CLASSES, "corpus_strata", "accumulation"} for path in rows.runs(results, name)]
+    files = [path for name in {goal.on for goal in goals.GOALS} for path in rows.runs(results, name)]
     files += [path for name in goals.DOCUMENTS for path in results.glob(f"{name}-*.json")]
     return _rendered(results, tuple(sorted((path, path.stat().st_mtime_ns) for path in files)))
 
@@ -57,7 +57,7 @@ def _in_company(few: Run | Document | None, many: Run | Document | None) -> list
     if not shapes:
         return []
     found = [mean_interval([one[shape] / other[shape] for shape in shapes]) for one, other in pairs]
-    cublas, chosen = (f"{x.value:.3f} [{x.low:.3f}, {x.high:.3f}]" for x in found)
+    cublas, chosen = map(str, found)
     counts = [len(run.candidates) for run in (few, many)]
     return [
         "",
