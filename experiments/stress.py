@@ -24,10 +24,12 @@ from typing import Any
 import variants
 from common import documents
 from common.errors import UnsupportedProblem, nearest
-from experiments.stress_child import MODES, Task, serve
+from experiments.stress_child import CONTROL, MODES, Task, serve
 
-TOOLS = ("memcheck", "synccheck", "racecheck")
-"""Of compute-sanitizer; racecheck sees shared memory only."""
+# Without the CUDA calls that fail: Triton's loader asks for an attribute that a device may not have and takes no for an
+# answer, and a launch that fails is an exception in Python.
+TOOLS = {"memcheck": ["--report-api-errors", "no"], "synccheck": [], "racecheck": []}
+"""Of compute-sanitizer, with options; racecheck sees shared memory only."""
 SANITIZER = "sanitizer"
 """A mode beside those of the children."""
 SANITIZER_SECONDS = 240.0
@@ -127,8 +129,10 @@ def sanitized(
 ) -> list[dict[str, Any]]:
     """A row for each of compute-sanitizer's tools and each variant, on one small problem, all within `seconds`.
 
-    Each pair has a process of its own, `jobs` of them at a time.
+    Each pair has a process of its own, `jobs` of them at a time. Beside variants in Gluon the control is watched too.
     """
+    if any(variants.get(name).card.language == "gluon" for name in names):
+        names = [*names, CONTROL]
     end = time.monotonic() + seconds
     program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
     if program is None:
@@ -153,7 +157,7 @@ def _watched(program: str, tool: str, name: str, seconds: float) -> tuple[str, s
     """How it ended, in one line, and the first lines of what the tool said."""
     if seconds <= 0:
         return "timeout", "no time was left for it", []
-    command = [program, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS), sys.executable]
+    command = [program, "--tool", tool, *TOOLS[tool], "--error-exitcode", str(FOUND_ERRORS), sys.executable]
     command += ["-m", "experiments.stress_child", name]
     # In a session of its own: the tool starts the program that holds the GPU, and both must go.
     process = subprocess.Popen(

@@ -3,7 +3,8 @@
 Inputs are small integers whose sums are exact in every dtype that holds them, in whatever order they are added, so a
 result is right or wrong with nothing between. It is compared on the GPU; the host looks at one number a problem.
 
-`python -m experiments.stress_child NAME…` makes one launch of each variant, for a sanitizer to watch.
+`python -m experiments.stress_child NAME…` makes one launch of each variant, for a sanitizer to watch; `shares_nothing`
+among the names is the control.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from common.launcher import Variant, prepare, sms
 from common.problem import Problem, make_inputs
 
 MODES = ("random", "replay", "beside", "guard")
+CONTROL = "shares_nothing"
+"""A kernel beside the variants, for a sanitizer alone: experiments/sanitizer_control.py."""
 STREAMS = 2
 INPUTS = 4
 """Pairs of A and B that the launches of a problem take in turn."""
@@ -48,6 +51,8 @@ HELD_SHARE = 0.5
 HOLD_BLOCK, HOLD_WARPS = 256, 8
 """The accumulator of the kernel that holds SMs: 256 registers in each of 256 threads, which is all that an SM has."""
 MOST_POLLS = 1 << 24
+SMALL_OF = 32
+"""Random problems, of which a sanitizer watches the smallest that has a fix-up."""
 MOST_REFUSED = 1000
 """Problems in a row that the launcher may refuse before a child gives up."""
 Send = Callable[[tuple[str, Any]], None]
@@ -249,6 +254,22 @@ class Child:
             return lanes
         raise RuntimeError(f"{self.variant.name}: the launcher refuses {MOST_REFUSED} random problems in a row")
 
+    def small_lane(self) -> Lane:
+        """A lane of the smallest random problem with tiles that have peers; of the smallest where none has."""
+        drawn = sorted(islice(self.legal(), SMALL_OF), key=lambda drawn: drawn[0].m * drawn[0].n * drawn[0].k)
+        smallest = None
+        for problem, config in drawn:
+            try:
+                lane = Lane(self.variant, config, Pairs(problem, 1, self.device), self.streams[0])
+            except (UnsupportedProblem, NotCoResident):
+                continue
+            if lane.prepared.schedule.max_peers > 1:
+                return lane
+            smallest = smallest or lane
+        if smallest is None:
+            raise RuntimeError(f"{self.variant.name}: the launcher refuses {SMALL_OF} random problems")
+        return smallest
+
     def _synchronize(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
@@ -385,8 +406,14 @@ def main(names: list[str]) -> int:
     """One launch of each variant on one small problem; the number of variants with a wrong result."""
     failed = 0
     for name in names:
+        if name == CONTROL:
+            # Imported here: it is Gluon, which not every supported Triton has.
+            from experiments import sanitizer_control
+
+            failed += not sanitizer_control.run()
+            continue
         child = Child(Task(name, 1, 0, 1, seed=1), lambda _: None)
-        (lane,) = child.lanes(1)
+        lane = child.small_lane()
         with lane.within():
             lane.once(1)
         child._synchronize()

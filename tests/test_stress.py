@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,9 +23,10 @@ from common.errors import UnknownVariant, UnsupportedProblem
 from common.launcher import Launch, Variant
 from common.residency import Limits, programs_per_sm
 from experiments import stress, stress_child
-from experiments.stress_child import Child, Task
+from experiments.stress_child import CONTROL, Child, Task
 
 ROOT = Path(__file__).parent.parent
+COMPILED = {"TRITON_INTERPRET": "0", "TRITON_DEFAULT_FP_FUSION": "1"}
 TASK = Task("v04", launches=8, replays=4, problems=2, seed=3, modes=("random",))
 
 
@@ -133,6 +135,37 @@ def test_a_sanitizers_error_is_laid_to_one_variant(tmp_path: Path, monkeypatch: 
     found = {(row["tool"], row["variant"]): row["status"] for row in rows}
     assert found[("memcheck", "v05")] == "clean" and found[("memcheck", "v06")] == "errors"
     assert found[("synccheck", "v06")] == "clean" and found[("racecheck", "v05")] == "failed"
+
+
+def test_with_variants_in_gluon_the_sanitizer_watches_the_control(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(FAKE)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert {row["variant"] for row in stress.sanitized(["v05", "v10"], lambda _: None)} == {"v05", "v10", CONTROL}
+    assert {row["variant"] for row in stress.sanitized(["v05"], lambda _: None)} == {"v05"}
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon._runtime import GluonASTSource
+from experiments.sanitizer_control import BLOCK, shares_nothing
+source = GluonASTSource(shares_nothing, {"out_ptr": "*i32", "BLOCK": "constexpr"}, {"BLOCK": BLOCK})
+print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["ptx"])
+"""
+
+
+def test_all_that_the_controls_warps_share_is_which_partition_to_run() -> None:
+    # In a process of its own: this one interprets.
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **COMPILED}
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(re.findall(r"(?:ld|st)\.shared\S*", done.stdout)) == {"st.shared.b32", "ld.shared.b8"}
+    assert not re.search(r"mbarrier|wgmma|cp\.async", done.stdout)
 
 
 def test_a_sanitizer_that_does_not_end_is_stopped_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
