@@ -99,12 +99,12 @@ class Contract:
     `layouts`: "unit_stride" takes any 2-D strides with a stride of 1 in one dimension and copies other inputs;
     "contiguous" refuses everything else; "tma" refuses what the TMA cannot address; "any" takes all strides as they
     are. `architectures`: those that the kernel is written for, none named for all. `least_block`: the smallest BLOCK_M,
-    BLOCK_N, BLOCK_K. `three_quarters`: BLOCK_N is three quarters of a power of two. `two_powers`: one of BLOCK_M and
-    BLOCK_N is the sum of two powers of two. `most_tiles`: no program may touch more Stream-K tiles than this.
+    BLOCK_N, BLOCK_K. `three_quarters`: which of them are three quarters of a power of two. `two_powers`: one of BLOCK_M
+    and BLOCK_N is the sum of two powers of two. `most_tiles`: no program may touch more Stream-K tiles than this.
     `equal_shares`: every Stream-K program must do as many MAC iterations. `shared_tiles`: whether the result is right
     where several programs share a tile. `wide_offsets`: counts in int64 where 2^31 elements are passed. `epilogue`:
-    adds a bias and applies an activation. `precisions`: how it can multiply
-    fp32. `tma`: loads by the TMA where the config says so.
+    adds a bias and applies an activation. `precisions`: how it can multiply fp32. `tma`: loads by the TMA where the
+    config says so.
     """
 
     dtypes: tuple[str, ...] = ("float16",)
@@ -113,7 +113,7 @@ class Contract:
     tma: bool = False
     architectures: tuple[str, ...] = ()
     least_block: tuple[int, int, int] = (16, 16, 16)
-    three_quarters: bool = False
+    three_quarters: tuple[str, ...] = ()
     two_powers: bool = False
     most_tiles: int | None = None
     equal_shares: bool = False

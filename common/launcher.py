@@ -393,10 +393,10 @@ def check_config(variant: Variant, config: Config) -> None:
     if card.contract.two_powers and sum(map(is_sum, config.block[:2])) != 1:
         raise UnsupportedProblem(f"{variant.name}: block {config.block}: one of BLOCK_M and BLOCK_N is 96, 160 or 192")
     for name, size, least in zip(names, config.block, card.contract.least_block, strict=True):
-        if card.contract.three_quarters and name == "BLOCK_N":
+        if name in card.contract.three_quarters:
             if size < least or size % 3 or (size // 3) & (size // 3 - 1):
                 raise UnsupportedProblem(
-                    f"{variant.name}: BLOCK_N={size}: three quarters of a power of two, at least {least}"
+                    f"{variant.name}: {name}={size}: three quarters of a power of two, at least {least}"
                 )
         elif size < least or (size & (size - 1) and not (card.contract.two_powers and is_sum(size))):
             raise UnsupportedProblem(f"{name}={size}: a block is a power of two of at least {least}")

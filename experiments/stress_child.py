@@ -30,7 +30,7 @@ import variants
 from common.card import Config
 from common.errors import NotCoResident, UnsupportedProblem
 from common.interpreter import interpreting
-from common.launcher import Variant, prepare, sms
+from common.launcher import Variant, plan, prepare, sms
 from common.problem import Problem, make_inputs
 
 MODES = ("random", "replay", "beside", "guard")
@@ -256,19 +256,20 @@ class Child:
 
     def small_lane(self) -> Lane:
         """A lane of the smallest random problem with tiles that have peers; of the smallest where none has."""
-        drawn = sorted(islice(self.legal(), SMALL_OF), key=lambda drawn: drawn[0].m * drawn[0].n * drawn[0].k)
-        smallest = None
-        for problem, config in drawn:
+
+        def alone_then_size(drawn: tuple[Problem, Config]) -> tuple[bool, int]:
+            problem, config = drawn
+            m, n, k = problem.m, problem.n, problem.k
+            return plan(self.card, m, n, k, config, self.sms).max_peers < 2, m * n * k
+
+        for problem, config in sorted(islice(self.legal(), SMALL_OF), key=alone_then_size):
             try:
                 lane = Lane(self.variant, config, Pairs(problem, 1, self.device), self.streams[0])
             except (UnsupportedProblem, NotCoResident):
                 continue
-            if lane.prepared.schedule.max_peers > 1:
-                return lane
-            smallest = smallest or lane
-        if smallest is None:
-            raise RuntimeError(f"{self.variant.name}: the launcher refuses {SMALL_OF} random problems")
-        return smallest
+            self._synchronize()
+            return lane
+        raise RuntimeError(f"{self.variant.name}: the launcher refuses {SMALL_OF} random problems")
 
     def _synchronize(self) -> None:
         if self.device == "cuda":

@@ -184,12 +184,13 @@ def split_in(name: str, wanted: int | None) -> dict[str, int | None]:
 
 
 def small(name: str, block: tuple[int, int, int]) -> Config:
-    """A config with few stages and this block for each CTA, or one three quarters as wide where it has no other."""
+    """A config with few stages and this block for each CTA, or the next that it can have."""
     v, (block_m, block_n, block_k) = variants.get(name), block
     rows, columns = v.card.ctas // v.card.cta_columns, v.card.cta_columns
-    odd = v.card.contract.three_quarters or v.card.contract.two_powers
-    width = 3 * block_n // 2 if odd else block_n
-    return v.card.default.replace(block=(rows * block_m, columns * width, block_k), num_warps=4, num_stages=3)
+    odd = v.card.contract.three_quarters
+    height = 3 * block_m if "BLOCK_M" in odd else block_m
+    width = 3 * block_n // 2 if odd or v.card.contract.two_powers else block_n
+    return v.card.default.replace(block=(rows * height, columns * width, block_k), num_warps=4, num_stages=3)
 
 
 def run(v: Variant, a: torch.Tensor, b: torch.Tensor, config: Config) -> Prepared:

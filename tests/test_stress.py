@@ -116,6 +116,16 @@ def test_problems_are_legal_and_reproduced_by_the_seed() -> None:
         )
 
 
+def test_a_sanitizer_watches_a_small_problem_with_a_fix_up_and_it_is_right() -> None:
+    for name in ("v04", "v09", "split_k"):
+        child = Child(replace(TASK, variant=name), lambda _: None)
+        lane = child.small_lane()
+        assert lane.prepared.schedule.max_peers > 1
+        lane.once(1)
+        assert int(lane.differences) == 0
+    assert Child(replace(TASK, variant="data_parallel"), lambda _: None).small_lane().prepared.schedule.max_peers == 1
+
+
 FAKE = """#!/bin/sh
 echo "========= COMPUTE-SANITIZER"
 case "$*" in

@@ -85,6 +85,8 @@ CASES = [
     ("v17", config("v17", 1, 3, block=(160, 64, 64))),
     ("v18", config("v18", 1, 2, block=(128, 128, 64))),
     ("v18", config("v18", 3, 3, block=(128, 128, 64))),
+    ("v19", config("v19", 1, 2, block=(384, 96, 64))),
+    ("v19", config("v19", 3, 3, block=(384, 96, 64))),
 ]
 LABELS = [f"{name} {c.num_stages} stages split {c.split}" for name, c in CASES]
 SIZES = (200, 264, 712)

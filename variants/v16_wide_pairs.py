@@ -34,7 +34,7 @@ CARD = Card(
     lock_lifetime="a counter a shared tile, reset by the last peer to arrive",
     contract=Contract(
         dtypes=("float16", "bfloat16"), divisible=False, layouts="tma", wide_offsets=True,
-        architectures=("sm_90",), least_block=(128, 96, 64), three_quarters=True,
+        architectures=("sm_90",), least_block=(128, 96, 64), three_quarters=("BLOCK_N",),
     ),
 )
 
