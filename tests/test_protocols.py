@@ -250,12 +250,21 @@ def test_a_kernel_that_cannot_be_interpreted_names_its_twin() -> None:
 
 
 def fix_up(name: str, function: str) -> list[tuple[str, ...]]:
-    """The accesses of a kernel to partial sums and counters, and its barriers, in the order of the source."""
+    """The accesses of a kernel to partial sums and counters, and its barriers, in the order of the source.
+
+    A function that is given a slot is read where it is called.
+    """
     tree = ast.parse(variants.get(name).source)
-    body = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     found = []
-    calls = [node for node in ast.walk(body) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    calls = [node for node in ast.walk(functions[function]) if isinstance(node, ast.Call)]
     for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+        if isinstance(call.func, ast.Name) and call.func.id in functions:
+            helper = functions[call.func.id]
+            if "slot" in [argument.arg for argument in helper.args.args]:
+                found += fix_up(name, helper.name)
+        if not isinstance(call.func, ast.Attribute):
+            continue
         what = call.func.attr
         where = ast.unparse(call.args[0]).split()[0].split("+")[0] if call.args else ""
         orders = tuple(f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords if k.arg in ("sem", "scope"))
