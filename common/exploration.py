@@ -62,15 +62,19 @@ def explore_variant(variant: Variant, request: Request, progress: Progress = lam
     reports = []
     with interpreter.exploring(scenario.kernels):
         for reading in request.readings:
-            exhaustive = request.strategy == "exhaustive"
-            rules = Rules(READINGS[reading], request.residents, request.dispatch, late_stores=not exhaustive)
-            machine = scenario.machine(rules)
-            if exhaustive:
+            machine = scenario.machine(_rules(request, reading))
+            if request.strategy == "exhaustive":
                 found = schedules.exhaust(machine, request.most_states)
             else:
                 found = schedules.explore(machine, request.schedules, request.seed, request.strategy, progress=progress)
             reports.append(_report(variant, request, reading, machine, found))
     return reports
+
+
+def _rules(request: Request, reading: str) -> Rules:
+    """An exhaustive search leaves late stores out: with them even small launches have too many states."""
+    late = request.strategy != "exhaustive"
+    return Rules(READINGS[reading], request.residents, request.dispatch, late_stores=late)
 
 
 def _scenario(variant: Variant, request: Request) -> Scenario:
@@ -80,10 +84,13 @@ def _scenario(variant: Variant, request: Request) -> Scenario:
 
 
 def replay_variant(variant: Variant, request: Request, schedule: str) -> dict[str, Any]:
-    """Run one schedule again, as `schedules.show` wrote it, under the first reading. Raises UnsupportedProblem."""
+    """Run one schedule again, as `schedules.show` wrote it, under the first reading and the strategy's rules.
+
+    Raises UnsupportedProblem for a schedule that is none or not possible here.
+    """
     scenario = _scenario(variant, request)
     with interpreter.exploring(scenario.kernels):
-        machine = scenario.machine(Rules(READINGS[request.readings[0]], request.residents, request.dispatch))
+        machine = scenario.machine(_rules(request, request.readings[0]))
         try:
             outcome = schedules.replay(machine, schedules.parse(schedule))
         except ValueError as error:
@@ -92,6 +99,7 @@ def replay_variant(variant: Variant, request: Request, schedule: str) -> dict[st
             "variant": variant.name,
             "reading": request.readings[0],
             "trace": schedules.trace(machine, outcome.actions),
+            "over": outcome.over,
             "findings": [{"kind": f.kind, "message": f.message} for f in outcome.findings],
         }
 
@@ -146,6 +154,7 @@ def _again(variant: Variant, request: Request, reading: str, schedule: str) -> s
         ("--launches", setup.launches, 1),
         ("--streams", setup.streams, 1),
         ("--order", request.order, None),
+        ("--strategy", request.strategy if request.strategy == "exhaustive" else None, None),
     ):
         words += [option, value] if value != usual else []
     words += ["--shared-workspace"] if setup.shared_workspace else []
@@ -185,12 +194,11 @@ def told(report: dict[str, Any]) -> list[str]:
         + (f" ({speed:,.0f} a minute)" if report["strategy"] != "exhaustive" else "")
         + (": nothing found" if not report["findings"] else "")
     ]
+    each = "state" if report["strategy"] == "exhaustive" else "schedule"
     for finding in report["findings"]:
         seed = f", seed {finding['seed']}" if finding["seed"] is not None else ""
         known = f"; the card knows it: {finding['known']}" if finding["known"] else ""
-        lines.append(
-            f"  {finding['kind']}: {finding['message']} (first in schedule {finding['schedule']}{seed}{known})"
-        )
+        lines.append(f"  {finding['kind']}: {finding['message']} (first in {each} {finding['schedule']}{seed}{known})")
         lines.append(f"    fewest switches: {finding['switches']}; again:")
         lines.append(f"      {finding['again']}")
         trace = finding["trace"]
@@ -205,7 +213,8 @@ def told_replay(report: dict[str, Any]) -> list[str]:
     """A replay as lines of text: what each program did, then what was found."""
     lines = [f"{report['variant']}, reading {report['reading']}", *(f"  {line}" for line in report["trace"])]
     lines += [f"{finding['kind']}: {finding['message']}" for finding in report["findings"]]
-    return lines if report["findings"] else [*lines, "nothing found"]
+    lines += [] if report["findings"] else ["nothing found"]
+    return lines if report["over"] else [*lines, "the schedule ends here, before the launch does"]
 
 
 @contextmanager

@@ -147,6 +147,7 @@ class Machine:
         self.places: list[str] = []
         self._place_numbers: dict[str, int] = {}
         self._writers: dict[str, set[int]] = {}
+        self._learning = False
         self._checked: dict[tuple[int, int, tuple[int, ...]], str] = {}
         self.instances: list[Instance] = []
         self.members: list[list[range]] = []
@@ -172,19 +173,22 @@ class Machine:
         return sum(program.runs for program in self._programs.values())
 
     @contextmanager
-    def unlimited(self) -> Iterator[None]:
-        """Within the block every program is resident, for a schedule that shows who sets what."""
+    def learning(self) -> Iterator[None]:
+        """Within the block every program is resident, for schedules that show who sets what.
+
+        Nothing else teaches it, so that a deadlock is described alike by every machine that learned the same.
+        """
         rules = self.rules
-        self.rules = replace(rules, residents=None)
+        self.rules, self._learning = replace(rules, residents=None), True
         try:
             yield
         finally:
-            self.rules = rules
+            self.rules, self._learning = rules, False
             self.waits.clear()
             self.results.clear()
 
     @property
-    def knows_writers(self) -> bool:
+    def has_learned(self) -> bool:
         """Whether some schedule has shown which program sets which place."""
         return bool(self._writers)
 
@@ -388,7 +392,8 @@ class Machine:
         if state.values[atom] == value:
             return
         state.values[atom] = value
-        self._writers.setdefault(self.division.place(atom), set()).add(i)
+        if self._learning:
+            self._writers.setdefault(self.division.place(atom), set()).add(i)
         for j, watched in enumerate(state.watched):
             if watched and atom in watched:
                 state.phases[j] = RUNNING

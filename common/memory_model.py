@@ -121,8 +121,9 @@ class Division:
         self.initial: list[int] = []
         self.of_buffer: dict[Buffer, list[int]] = {}
         for buffer, labels in zip(self.buffers, self._labels, strict=True):
-            _, dense = np.unique(labels, return_inverse=True)
-            labels[:] = dense + len(self.atoms)
+            # By their first elements, so that their order does not depend on the order in which they were divided.
+            _, first, dense = np.unique(labels, return_index=True, return_inverse=True)
+            labels[:] = np.argsort(np.argsort(first))[dense] + len(self.atoms)
             self.of_buffer[buffer] = []
             for label in range(len(self.atoms), int(labels.max(initial=len(self.atoms) - 1)) + 1):
                 elements = np.flatnonzero(labels == label)

@@ -26,14 +26,17 @@ Strategy = Literal["random", "pct"]
 Chooser = Callable[[list[Action]], Action]
 MOST_STEPS = 20_000
 PCT_CHANGES = 3
+LESSONS = 5
+"""Schedules from which a machine learns who sets what, before all others."""
 
 
 @dataclass
 class Outcome:
-    """One schedule that was run: its actions and what was found on the way."""
+    """One schedule that was run: its actions and what was found on the way. `over`: nothing is left to do."""
 
     actions: list[Action]
     findings: list[Finding]
+    over: bool = True
 
 
 @dataclass
@@ -122,11 +125,16 @@ def _run_once(machine: Machine, choose: Chooser) -> Outcome:
         outcome.actions.append(action)
         outcome.findings += machine.act(state, action)
         if len(outcome.actions) == MOST_STEPS:
-            outcome.findings.append(Finding("no end", f"not over after {MOST_STEPS} steps"))
-            return outcome
-    if not machine.finished(state):
-        outcome.findings.append(machine.deadlock(state))
+            break
+    outcome.findings += _at_end(machine, state, len(outcome.actions))
     return outcome
+
+
+def _at_end(machine: Machine, state: State, steps: int) -> list[Finding]:
+    """What the end of a schedule shows: that it hangs, or does not end."""
+    if machine.actions(state):
+        return [Finding("no end", f"not over after {MOST_STEPS} steps")] if steps == MOST_STEPS else []
+    return [] if machine.finished(state) else [machine.deadlock(state)]
 
 
 def end_state(machine: Machine, seed: int) -> State:
@@ -162,29 +170,38 @@ def explore(
 
 
 def _learn(machine: Machine) -> None:
-    """One schedule with every program resident, so that a deadlock's report can say who would have ended the wait."""
-    if machine.rules.residents is not None and not machine.knows_writers:
-        with machine.unlimited():
-            run(machine, lambda: random_chooser(0))
+    """Schedules with every program resident, so that a deadlock's report can say who would have ended the wait.
+
+    They also divide memory as all others will, which gives the stores on their way the same numbers in a replay.
+    """
+    if not machine.has_learned:
+        with machine.learning():
+            for seed in range(LESSONS):
+                run(machine, lambda seed=seed: random_chooser(seed))
 
 
 def replay(machine: Machine, actions: list[Action]) -> Outcome:
-    """The same schedule again. Raises ValueError where an action is not possible; what is left open runs in order."""
+    """The same schedule again, and no step more. Raises ValueError where an action is not possible."""
+    _learn(machine)
+    while True:
+        try:
+            return _replay_once(machine, actions)
+        except (Divided, StaleTree):
+            machine.renew()
 
-    def choose() -> Chooser:
-        left = iter(actions)
 
-        def next_action(possible: list[Action]) -> Action:
-            action = next(left, None)
-            if action is None:
-                return possible[0]
-            if action not in possible:
-                raise ValueError(f"action {show([action])} is not possible here; these are: {show(possible)}")
-            return action
-
-        return next_action
-
-    return run(machine, choose)
+def _replay_once(machine: Machine, actions: list[Action]) -> Outcome:
+    state, outcome = machine.start(), Outcome([], [])
+    for action in actions:
+        possible = machine.actions(state)
+        if action not in possible:
+            those = f"these are: {show(possible)}" if possible else "none is"
+            raise ValueError(f"action {show([action])} is not possible here; {those}")
+        outcome.actions.append(action)
+        outcome.findings += machine.act(state, action)
+    outcome.findings += _at_end(machine, state, len(actions))
+    outcome.over = not machine.actions(state)
+    return outcome
 
 
 def exhaust(

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from common import interpreter, schedules
-from common.continuations import Buffer
+from common.continuations import Buffer, Node
 from common.errors import UnsupportedTriton
+from common.interpreter import Access
 from common.launcher import KernelCall
 from common.machine import Check, Kernel, Machine, Rules
-from common.memory_model import READINGS
+from common.memory_model import READINGS, Divided, Division, Interner
 from tests import toys
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here, not interpreted")
@@ -193,10 +194,36 @@ def test_shrinking_without_a_search_shortens_too() -> None:
         assert (finding.kind, finding.places) in {(f.kind, f.places) for f in schedules.replay(m, short).findings}
 
 
+@pytest.mark.parametrize("steps", [0, 2, 5])
+def test_a_replay_ends_where_its_schedule_does(steps: int) -> None:
+    with machine(toys.lost_update, 3) as m:
+        _, outcome, _, _ = schedules.explore(m, 50).first("race")
+        again = schedules.replay(m, outcome.actions[:steps])
+        assert again.actions == outcome.actions[:steps] and len(outcome.actions) > 5
+        assert again.findings == outcome.findings[: len(again.findings)]
+        assert not again.over and schedules.replay(m, outcome.actions).over
+
+
+def test_memory_is_numbered_by_place_whatever_cut_it_first() -> None:
+    data = np.zeros(8, dtype=np.int32)
+    numbers = []
+    for cuts in ([[4, 5], [0, 1]], [[0, 1], [4, 5]]):
+        buffer = Buffer("data", 0, data, True)
+        division = Division([buffer], Interner())
+        for elements in cuts:
+            node = Node(Access("load", np.zeros(2), data.dtype), buffer, np.array(elements))
+            with pytest.raises(Divided):
+                division.parts(node)
+        numbers.append([tuple(elements) for _, elements in division.atoms])
+    assert numbers[0] == numbers[1] and numbers[0] == sorted(numbers[0])
+
+
 def test_a_schedule_that_is_not_possible_is_refused() -> None:
     with machine(toys.counted, 2) as m:
         with pytest.raises(ValueError, match="not possible here"):
             schedules.replay(m, [7])
+        with pytest.raises(ValueError, match="not possible here; none is"):
+            schedules.replay(m, [0, 0, 1, 1, 0])
         with pytest.raises(ValueError, match="'two' is no step"):
             schedules.parse("1 two")
         with pytest.raises(ValueError, match="at most"):

@@ -24,14 +24,23 @@ from packaging.version import Version
 import variants
 from common import documents, interpreter, protocols, schedules
 from common.errors import NotCoResident, ProtocolFault, UnsupportedProblem
-from common.exploration import Request, explore_variant
+from common.exploration import Request, explore_variant, replay_variant
 from common.launcher import prepare
 from common.machine import Machine, Rules
 from common.memory_model import READINGS
 from common.problem import Problem, make_inputs
-from common.protocols import MOST_STATES, SHARED_BY_FOUR, SHARED_BY_TWO, TWO_KERNELS, Properties, Small, small_config
+from common.protocols import (
+    MOST_STATES,
+    SHARED_BY_FOUR,
+    SHARED_BY_TWO,
+    TWO_KERNELS,
+    TWO_TILES,
+    Properties,
+    Small,
+    small_config,
+)
 from common.scenario import BLOCK, Setup, build, explorable
-from tests.mutants import MOST_SCHEDULES, MUTANTS, Mutant, edited
+from tests.mutants import MOST_SCHEDULES, MUTANTS, SET_AND_STORE, STORE_AND_SET, Mutant, edited
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
@@ -364,19 +373,49 @@ def test_a_fault_that_no_card_describes_is_a_line_of_its_own(tmp_path: Path) -> 
         protocols.examine(broken, 20)
 
 
-def test_the_command_reports_what_it_found_and_replays_it() -> None:
-    done = run("v06", "--schedules", "20", "--reading", "source", "--json")
+@pytest.mark.parametrize("strategy", ["random", "exhaustive"])
+def test_the_command_reports_what_it_found_and_replays_it(strategy: str) -> None:
+    done = run("v06", "--schedules", "20", "--reading", "source", "--strategy", strategy, "--json")
     assert done.returncode == 0, done.stderr
     (report,) = json.loads(done.stdout)
     finding = next(f for f in report["findings"] if f["kind"] == "race")
-    assert finding["known"] == "no_barrier_before_lock" and finding["schedule"] <= 20
+    assert finding["known"] == "no_barrier_before_lock" and finding["schedule"] <= max(20, report["states"])
     *_, explore, name = words = shlex.split(finding["again"])[:5]
     assert (explore, name) == ("explore", "v06_two_state_lock")
-    again = run(*shlex.split(finding["again"])[len(words) - 1 :], interpret="0")
-    assert f"race: {finding['message']}" in again.stdout
+    again = run(*shlex.split(finding["again"])[len(words) - 1 :], interpret="0").stdout.splitlines()
+    assert f"race: {finding['message']}" in again
+    assert [line.strip() for line in again if line.startswith("  ")] == finding["trace"]
+
+
+@interpreted
+@pytest.mark.parametrize("strategy", ["random", "pct", "exhaustive"])
+@pytest.mark.parametrize(
+    ("name", "small", "edits", "options"),
+    [
+        ("v06", SHARED_BY_TWO, (), {}),
+        ("v07", SHARED_BY_TWO, (), {"residents": 3, "dispatch": "any"}),
+        ("v06", SHARED_BY_FOUR, (), {"residents": 3}),
+        ("v06", TWO_TILES, ((STORE_AND_SET, SET_AND_STORE),), {}),
+    ],
+    ids=["races", "in any order", "a hang", "wrong results"],
+)
+def test_what_was_found_is_replayed_exactly(
+    name: str, small: Small, edits: tuple[tuple[str, str], ...], options: dict[str, Any], strategy: str, tmp_path: Path
+) -> None:
+    v = edited(variants.get(name), edits, tmp_path) if edits else variants.get(name)
+    request = Request(small, Setup(guarded=False), ("triton-3.9", "source"), strategy=strategy, schedules=20, **options)
+    for report in explore_variant(v, request):
+        for finding in report["findings"]:
+            assert ("--strategy exhaustive" in finding["again"]) == (strategy == "exhaustive")
+            again = replay_variant(v, replace(request, readings=(report["reading"],)), finding["replay"])
+            assert again["trace"] == finding["trace"]
+            assert (finding["kind"], finding["message"]) in {(f["kind"], f["message"]) for f in again["findings"]}
+    assert report["findings"]
 
 
 def test_the_command_fails_on_what_no_card_names_and_shows_a_hang() -> None:
+    begun = run("v04", "--replay", "0 1")
+    assert begun.stdout.endswith("nothing found\nthe schedule ends here, before the launch does\n")
     edge = run("v04", "--m", "24", "--programs", "3", "--unguarded", "--schedules", "3", "--reading", "source")
     assert edge.returncode == 1 and "was added twice" in edge.stdout
     hang = run("v06", "--residents", "1", "--unguarded", "--schedules", "2", "--reading", "triton-3.9")
