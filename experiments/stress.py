@@ -28,7 +28,7 @@ from experiments.stress_child import CONTROL, MODES, Task, serve
 
 # Without the CUDA calls that fail: Triton's loader asks for an attribute that a device may not have and takes no for an
 # answer, and a launch that fails is an exception in Python.
-TOOLS = {"memcheck": ["--report-api-errors", "no"], "synccheck": [], "racecheck": []}
+TOOLS = {"memcheck": ["--report-api-errors", "no"], "synccheck": [], "racecheck": ["--racecheck-report", "all"]}
 """Of compute-sanitizer, with options; racecheck sees shared memory only."""
 SANITIZER = "sanitizer"
 """A mode beside those of the children."""
