@@ -23,6 +23,7 @@ from common.scenario import Scenario, Setup, build
 from common.schedules import Exploration
 
 STRATEGIES = ("random", "pct", "exhaustive")
+USUAL_SCHEDULES = 300
 MOST_SHOWN = 40
 """Lines of a trace; a longer one is cut in the middle."""
 Progress = Callable[[int], None]
@@ -30,7 +31,10 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What to explore: a small launch, the rules, and how many schedules. `order`: tile order, None for the card's."""
+    """What to explore: a small launch, the rules, and how many schedules. `order`: tile order, None for the card's.
+
+    `schedules`: of an exhaustive search at most as many, None for all that there are; else None for USUAL_SCHEDULES.
+    """
 
     small: Small
     setup: Setup = field(default_factory=Setup)
@@ -38,7 +42,7 @@ class Request:
     residents: int | None = None
     dispatch: Literal["ascending", "any"] = "ascending"
     strategy: str = "random"
-    schedules: int = 1000
+    schedules: int | None = None
     seed: int = 0
     order: str | None = None
     most_states: int = 200_000
@@ -51,6 +55,17 @@ class Request:
             raise UnsupportedProblem(f"dispatch {self.dispatch!r}: ascending or any")
         if self.residents is not None and self.residents < 1:
             raise UnsupportedProblem(f"residents={self.residents}: at least one program runs at once")
+        if self.schedules is not None and self.schedules < 1:
+            raise UnsupportedProblem(f"schedules={self.schedules}: at least one")
+
+    @property
+    def exhaustive(self) -> bool:
+        return self.strategy == "exhaustive"
+
+    @property
+    def expected(self) -> int | None:
+        """Schedules under all readings together; None where a search finds out."""
+        return None if self.exhaustive else (self.schedules or USUAL_SCHEDULES) * len(self.readings)
 
 
 def explore_variant(variant: Variant, request: Request, progress: Progress = lambda _: None) -> list[dict[str, Any]]:
@@ -63,18 +78,19 @@ def explore_variant(variant: Variant, request: Request, progress: Progress = lam
     with interpreter.exploring(scenario.kernels):
         for reading in request.readings:
             machine = scenario.machine(_rules(request, reading))
-            if request.strategy == "exhaustive":
-                found = schedules.exhaust(machine, request.most_states)
+            if request.exhaustive:
+                most = request.schedules
+                found = schedules.exhaust(machine, request.most_states, most_schedules=most, progress=progress)
             else:
-                found = schedules.explore(machine, request.schedules, request.seed, request.strategy, progress=progress)
+                wanted = request.schedules or USUAL_SCHEDULES
+                found = schedules.explore(machine, wanted, request.seed, request.strategy, progress=progress)
             reports.append(_report(variant, request, reading, machine, found))
     return reports
 
 
 def _rules(request: Request, reading: str) -> Rules:
     """An exhaustive search leaves late stores out: with them even small launches have too many states."""
-    late = request.strategy != "exhaustive"
-    return Rules(READINGS[reading], request.residents, request.dispatch, late_stores=late)
+    return Rules(READINGS[reading], request.residents, request.dispatch, late_stores=not request.exhaustive)
 
 
 def _scenario(variant: Variant, request: Request) -> Scenario:
@@ -135,6 +151,7 @@ def _report(variant: Variant, request: Request, reading: str, machine: Machine, 
         "schedules": found.schedules,
         "states": found.states,
         "complete": found.complete,
+        "cut": found.cut,
         "steps": found.steps,
         "seconds": round(found.seconds, 2),
         "interpreter_runs": machine.interpreter_runs,
@@ -154,7 +171,7 @@ def _again(variant: Variant, request: Request, reading: str, schedule: str) -> s
         ("--launches", setup.launches, 1),
         ("--streams", setup.streams, 1),
         ("--order", request.order, None),
-        ("--strategy", request.strategy if request.strategy == "exhaustive" else None, None),
+        ("--strategy", request.strategy if request.exhaustive else None, None),
     ):
         words += [option, value] if value != usual else []
     words += ["--shared-workspace"] if setup.shared_workspace else []
@@ -185,16 +202,20 @@ def known_defect(card: Card, finding: Finding, found: Exploration, guarded: bool
 
 def told(report: dict[str, Any]) -> list[str]:
     """A report as lines of text."""
-    what = f"{report['schedules']} schedules" if report["strategy"] != "exhaustive" else f"{report['states']} states"
-    if report["strategy"] == "exhaustive":
-        what += ", all that there are" if report["complete"] else ", cut off there"
+    exhaustive = report["strategy"] == "exhaustive"
+    what = f"{report['schedules']} schedules"
+    if exhaustive and report["complete"]:
+        what = f"{report['states']} states, all that there are,"
+    elif exhaustive:
+        where = f"after {what}" if report["cut"] == "schedules" else "there"
+        what = f"{report['states']} states, cut short {where}: there are more;"
     speed = 60 * report["schedules"] / max(report["seconds"], 1e-3)
     lines = [
         f"{report['variant']}, reading {report['reading']}: {what} in {report['seconds']} s"
-        + (f" ({speed:,.0f} a minute)" if report["strategy"] != "exhaustive" else "")
+        + (f" ({speed:,.0f} a minute)" if not exhaustive else "")
         + (": nothing found" if not report["findings"] else "")
     ]
-    each = "state" if report["strategy"] == "exhaustive" else "schedule"
+    each = "state" if exhaustive else "schedule"
     for finding in report["findings"]:
         seed = f", seed {finding['seed']}" if finding["seed"] is not None else ""
         known = f"; the card knows it: {finding['known']}" if finding["known"] else ""
@@ -218,8 +239,8 @@ def told_replay(report: dict[str, Any]) -> list[str]:
 
 
 @contextmanager
-def counting(name: str, total: int) -> Iterator[Progress]:
-    """A bar on a terminal, nothing elsewhere; called once a schedule."""
+def counting(name: str, total: int | None) -> Iterator[Progress]:
+    """A bar on a terminal, nothing elsewhere; called once a schedule, or a state. `total`: None where it is unknown."""
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progressbar(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:

@@ -44,7 +44,8 @@ class Exploration:
     """What a number of schedules showed.
 
     `found`: for each fault, by kind and places, the first schedule that showed it, its number from 1 on and its seed.
-    `complete`: every state that can be reached was (exhaustive search without a limit that was met).
+    `complete`: every state that can be reached was (exhaustive search without a limit that was met). `cut`: the limit
+    that ended an exhaustive search: "states", "schedules", "switches", "stop", or none.
     """
 
     schedules: int = 0
@@ -52,6 +53,7 @@ class Exploration:
     steps: int = 0
     seconds: float = 0.0
     complete: bool = False
+    cut: str = ""
     found: dict[tuple[str, tuple[str, ...]], tuple[Finding, Outcome, int, int | None]] = field(default_factory=dict)
 
     @property
@@ -210,17 +212,20 @@ def exhaust(
     most_switches: int | None = None,
     by_switches: bool = False,
     stop: Callable[[Exploration], bool] = lambda _: False,
+    most_schedules: int | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Exploration:
     """Every state that can be reached, each once.
 
     With `by_switches` in the order of the switches between programs that it takes (and then once for each program
     that may have run last), with `most_switches` only schedules with as many. Ends early, and then not `complete`, at
-    `most_states` or where `stop` says so.
+    `most_states`, after `most_schedules`, or where `stop` says so. A schedule is over here where it comes to its end or
+    to a state that another one has met.
     """
     _learn(machine)
     while True:
         try:
-            return _exhaust_once(machine, most_states, most_switches, by_switches, stop)
+            return _exhaust_once(machine, most_states, most_switches, by_switches, stop, most_schedules, progress)
         except (Divided, StaleTree):
             machine.renew()
 
@@ -231,6 +236,8 @@ def _exhaust_once(
     most_switches: int | None,
     by_switches: bool,
     stop: Callable[[Exploration], bool],
+    most_schedules: int | None,
+    progress: Callable[[int], None],
 ) -> Exploration:
     began, exploration = time.perf_counter(), Exploration()
     start = machine.start()
@@ -238,17 +245,21 @@ def _exhaust_once(
     # Entries: switches so far, state, its number, the program that ran last.
     queue: deque[tuple[int, State, int, int | None]] = deque([(0, start, 0, None)])
     seen: set[object] = set()
-    cut = False
     while queue:
         switches, state, number, last = queue.popleft()
         key = (state.key(), last) if by_switches or most_switches is not None else state.key()
+        if exploration.schedules == most_schedules:
+            exploration.cut = "schedules"
+            break
         if key in seen:
+            exploration.schedules += 1
             continue
+        if len(seen) == most_states:
+            exploration.cut = "states"
+            break
         seen.add(key)
         exploration.states = len(seen)
-        if len(seen) > most_states:
-            cut = True
-            break
+        progress(len(seen))
         actions = machine.actions(state)
         if not actions and not machine.finished(state):
             exploration.add(Outcome(_path(steps, number), [machine.deadlock(state)]), len(seen), None)
@@ -257,7 +268,7 @@ def _exhaust_once(
             owner = action[0] if isinstance(action, tuple) else action
             cost = switches + (last is not None and owner != last)
             if most_switches is not None and cost > most_switches:
-                cut = True
+                exploration.cut = "switches"
                 continue
             after = state.copy()
             findings = machine.act(after, action)
@@ -268,9 +279,9 @@ def _exhaust_once(
             entry = (cost, after, len(steps) - 1, owner)
             queue.appendleft(entry) if cost == switches else queue.append(entry)
         if stop(exploration):
-            cut = True
+            exploration.cut = "stop"
             break
-    exploration.complete = not cut
+    exploration.complete = not exploration.cut
     exploration.seconds = time.perf_counter() - began
     return exploration
 

@@ -230,11 +230,23 @@ def test_a_schedule_that_is_not_possible_is_refused() -> None:
             schedules.parse("0 1x99999999999")
 
 
+def test_an_exhaustive_search_says_what_cut_it_short() -> None:
+    with machine(toys.tickets, 3) as m:
+        every = schedules.exhaust(m)
+        assert every.complete and every.cut == "" and every.schedules > 2
+        for limits, cut in (({"most_schedules": 2}, "schedules"), ({"most_states": 9}, "states")):
+            found = schedules.exhaust(m, **limits)
+            assert (found.cut, found.complete) == (cut, False)
+            assert found.schedules == 2 if cut == "schedules" else found.states == 9
+        exact = schedules.exhaust(m, every.states, most_schedules=every.schedules)
+        assert exact.complete and exact.states == every.states
+
+
 def test_fewer_switches_reach_fewer_states() -> None:
     with machine(toys.tickets, 3) as m:
         few, every = schedules.exhaust(m, most_switches=2), schedules.exhaust(m, by_switches=True)
         assert few.states < every.states
-        assert every.complete and not few.complete
+        assert every.complete and not few.complete and few.cut == "switches"
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "3.7.0", "3.10.0", "4.0.0"])

@@ -413,6 +413,14 @@ def test_what_was_found_is_replayed_exactly(
     assert report["findings"]
 
 
+def test_schedules_bound_an_exhaustive_search_too() -> None:
+    command = ("v04", "--m", "16", "--k", "32", "--programs", "2", "--strategy", "exhaustive", "--reading", "source")
+    cut = run(*command, "--schedules", "1")
+    assert cut.returncode == 0 and "states, cut short after 1 schedules: there are more" in cut.stdout
+    every = run(*command)
+    assert every.returncode == 0 and "states, all that there are" in every.stdout and "cut short" not in every.stdout
+
+
 def test_the_command_fails_on_what_no_card_names_and_shows_a_hang() -> None:
     begun = run("v04", "--replay", "0 1")
     assert begun.stdout.endswith("nothing found\nthe schedule ends here, before the launch does\n")

@@ -19,7 +19,15 @@ from rich.table import Table
 import variants
 from common import documents, interpreter
 from common.errors import ProtocolFault
-from common.exploration import Request, counting, explore_variant, replay_variant, told, told_replay
+from common.exploration import (
+    USUAL_SCHEDULES,
+    Request,
+    counting,
+    explore_variant,
+    replay_variant,
+    told,
+    told_replay,
+)
 from common.memory_model import READINGS
 from common.output import destination, width
 from common.protocols import COLUMNS, Properties, Small, cells, disagreements, examine, kernel_hash
@@ -32,7 +40,14 @@ def explore(
     n: Annotated[int, typer.Option("--n", help="columns of B and C")] = 16,
     k: Annotated[int, typer.Option("--k", help="columns of A, rows of B; at most 256")] = 64,
     programs: Annotated[int, typer.Option(help="Stream-K programs, or parts a tile for split_k")] = 4,
-    schedules: Annotated[int, typer.Option(min=1, help="how many interleavings; without NAME, of each kind")] = 300,
+    schedules: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"how many interleavings, default {USUAL_SCHEDULES}; without NAME, of each kind; an exhaustive search "
+            "ends after as many, by default not before it has all",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="seed of the first; the others count up from it")] = 0,
     strategy: Annotated[str, typer.Option(help="random, pct, or exhaustive: every state once")] = "random",
     reading: Annotated[str, typer.Option(help="which CTA barriers: source, triton-3.6, triton-3.9 or all")] = "all",
@@ -63,7 +78,7 @@ def explore(
     out = None if out is None else destination(out)
     if name is None:
         try:
-            raise SystemExit(check_protocols(schedules, seed, out, as_json, changed))
+            raise SystemExit(check_protocols(schedules or USUAL_SCHEDULES, seed, out, as_json, changed))
         except KeyboardInterrupt:
             print("interrupted: nothing is written", file=sys.stderr)
             raise SystemExit(130) from None
@@ -77,7 +92,7 @@ def explore(
         report = replay_variant(v, request, replay)
         print(json.dumps(report, indent=1) if as_json else "\n".join(told_replay(report)))
         return
-    with counting(f"{v.name}", schedules * len(readings)) as progress:
+    with counting(v.name, request.expected) as progress:
         reports = explore_variant(v, request, progress)
     print(json.dumps(reports, indent=1) if as_json else "\n".join(line for r in reports for line in told(r)))
     if out is not None:
