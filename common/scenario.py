@@ -23,6 +23,10 @@ from common.problem import Problem, make_inputs
 
 BLOCK = 16
 """The smallest block of Triton's dot; every dimension of an explored tile."""
+MOST_BLOCKS = BLOCK
+"""Blocks of each dimension, at most: more rows of tiles or iterations could not be told apart in what C holds."""
+MOST_PROGRAMS = 1024
+"""Programs of all launches together, at most: a state holds what each of them knows of each other."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +76,8 @@ def explorable(card: Card) -> bool:
 
 
 def traced_inputs(m: int, n: int, k: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-    """A, B in float16 and what C should hold: in each row of a tile what one iteration adds, 1 to 9 in every column.
-
-    Raises UnsupportedProblem for more iterations than a tile has rows.
-    """
+    """A, B in float16 and what C should hold: in each row of a tile what one iteration adds, 1 to 9 in every column."""
     iterations = -(-k // BLOCK)
-    if iterations > BLOCK:
-        raise UnsupportedProblem(f"K={k}: at most {BLOCK} iterations of {BLOCK} are explored, K={BLOCK * BLOCK}")
     generator = np.random.default_rng(seed)
     a, b = np.zeros((m, k), dtype=np.float16), generator.integers(1, 10, (k, n)).astype(np.float16)
     rows = np.arange(m)
@@ -117,17 +116,9 @@ def build(
     """Launches of a variant on a problem (M, N, K) with blocks of 16; nothing is run.
 
     `residents`: what the launcher's guard is told of the programs that run at once. Raises UnsupportedProblem and
-    NotCoResident as the launcher does if `setup.guarded`, and UnsupportedProblem for what cannot be traced.
+    NotCoResident as the launcher does if `setup.guarded`, and UnsupportedProblem for what is too large to explore.
     """
-    if not explorable(variant.card):
-        twin = f": its fix-up is that of {variant.card.twin}" if variant.card.twin else ""
-        raise UnsupportedProblem(f"{variant.name} has no kernel that can be interpreted{twin}")
-    if (config.programs or 0) < 0 or (config.split or 1) < 1:
-        raise UnsupportedProblem(
-            f"programs={config.programs}, split={config.split}: 0 programs or more, 1 part or more"
-        )
-    if min(*problem, setup.launches, setup.streams) < 1:
-        raise UnsupportedProblem(f"problem {problem}, {setup.launches} launches on {setup.streams} streams: none is 0")
+    _check_size(variant, problem, config, setup)
     scenario = Scenario([[] for _ in range(setup.streams)], [], [])
     config = config.replace(block=(BLOCK, BLOCK, BLOCK))
     first: Launch | None = None
@@ -147,8 +138,33 @@ def build(
                 setattr(task, name, getattr(first, name))
         _add(scenario, scenario.streams[number % setup.streams], variant, task, check, setup, number, several)
         scenario.prepared.append(prepared)
+        _check_programs(sum(item.call.programs for s in scenario.streams for item in s if isinstance(item, Kernel)))
         first = first or task
     return scenario
+
+
+def _check_size(variant: Variant, problem: tuple[int, int, int], config: Config, setup: Setup) -> None:
+    """Raise UnsupportedProblem for a variant without a kernel to explore, and for what is empty or too large."""
+    if not explorable(variant.card):
+        twin = f": its fix-up is that of {variant.card.twin}" if variant.card.twin else ""
+        raise UnsupportedProblem(f"{variant.name} has no kernel that can be interpreted{twin}")
+    if (config.programs or 0) < 0 or (config.split or 1) < 1:
+        raise UnsupportedProblem(
+            f"programs={config.programs}, split={config.split}: 0 programs or more, 1 part or more"
+        )
+    if min(*problem, setup.launches, setup.streams) < 1:
+        raise UnsupportedProblem(f"problem {problem}, {setup.launches} launches on {setup.streams} streams: none is 0")
+    for name, size, what in zip("MNK", problem, ("rows of tiles", "columns of tiles", "iterations"), strict=True):
+        if size > MOST_BLOCKS * BLOCK:
+            raise UnsupportedProblem(
+                f"{name}={size}: at most {MOST_BLOCKS} {what} of {BLOCK} are explored, {name}={MOST_BLOCKS * BLOCK}"
+            )
+    _check_programs(max(config.programs or 0, setup.launches * setup.streams))
+
+
+def _check_programs(programs: int) -> None:
+    if programs > MOST_PROGRAMS:
+        raise UnsupportedProblem(f"{programs} programs: at most {MOST_PROGRAMS} are explored, of all launches together")
 
 
 def _inputs(

@@ -436,7 +436,12 @@ def test_the_command_fails_on_what_no_card_names_and_shows_a_hang() -> None:
     [
         (("v06", "--residents", "1"), "NotCoResident: v06"),
         (("v06", "--reading", "gpu"), "choose source"),
-        (("v06", "--k", "512"), "at most 16 iterations"),
+        (("v06", "--k", "512"), "K=512: at most 16 iterations of 16 are explored, K=256"),
+        (("v06", "--m", "1000000"), "M=1000000: at most 16 rows of tiles of 16 are explored, M=256"),
+        (("v06", "--n", "1000000"), "N=1000000: at most 16 columns of tiles of 16 are explored, N=256"),
+        (("v06", "--programs", "1000000000", "--unguarded"), "1000000000 programs: at most 1024"),
+        (("v06", "--streams", "1000000000"), "1000000000 programs: at most 1024"),
+        (("data_parallel", "--m", "256", "--n", "256", "--launches", "5"), "1280 programs: at most 1024"),
     ],
 )
 def test_the_commands_faults_end_with_one_line(arguments: tuple[str, ...], message: str) -> None:

@@ -36,9 +36,9 @@ from common.scenario import Setup, explorable
 
 def explore(
     name: Annotated[str | None, typer.Argument(help="a variant; without one, every variant against its card")] = None,
-    m: Annotated[int, typer.Option("--m", help="rows of A and C; tiles are 16x16, one iteration 16 deep")] = 48,
-    n: Annotated[int, typer.Option("--n", help="columns of B and C")] = 16,
-    k: Annotated[int, typer.Option("--k", help="columns of A, rows of B; at most 256")] = 64,
+    m: Annotated[int, typer.Option("--m", help="rows of A and C, at most 256; tiles are 16x16")] = 48,
+    n: Annotated[int, typer.Option("--n", help="columns of B and C, at most 256")] = 16,
+    k: Annotated[int, typer.Option("--k", help="columns of A, rows of B, at most 256; an iteration is 16 deep")] = 64,
     programs: Annotated[int, typer.Option(help="Stream-K programs, or parts a tile for split_k")] = 4,
     schedules: Annotated[
         int | None,
