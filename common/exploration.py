@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.progress import Progress as Progressbar
 
 from common import interpreter, schedules
 from common.card import Card
-from common.errors import UnsupportedProblem, nearest
+from common.errors import NotCoResident, UnsupportedProblem, nearest
 from common.launcher import Variant
 from common.machine import STARVED, Finding, Machine, Rules
 from common.memory_model import READINGS
@@ -131,6 +131,7 @@ def _report(variant: Variant, request: Request, reading: str, machine: Machine, 
                 "kind": finding.kind,
                 "message": shown.message,
                 "known": known_defect(variant.card, finding, found, request.setup.guarded),
+                "refusal": _refusal(variant, request) if STARVED in finding.places else "",
                 "schedule": number,
                 "seed": seed,
                 "switches": schedules.switches(short),
@@ -200,6 +201,21 @@ def known_defect(card: Card, finding: Finding, found: Exploration, guarded: bool
     return ""
 
 
+def _refusal(variant: Variant, request: Request) -> str:
+    """How the launcher can be had to refuse a launch that hangs for want of residency, and what it then says."""
+    admitted = "the launcher refuses this launch"
+    for strict in (False, True):
+        setup = replace(request.setup, guarded=True, strict_residency=strict)
+        try:
+            _scenario(variant, replace(request, setup=setup))
+        except NotCoResident as error:
+            return f"{admitted}: {error}"
+        except UnsupportedProblem:
+            break
+        admitted = "the launcher admits this launch; strict_residency=True (`run --strict-residency`) refuses it"
+    return ""
+
+
 def told(report: dict[str, Any]) -> list[str]:
     """A report as lines of text."""
     exhaustive = report["strategy"] == "exhaustive"
@@ -220,6 +236,7 @@ def told(report: dict[str, Any]) -> list[str]:
         seed = f", seed {finding['seed']}" if finding["seed"] is not None else ""
         known = f"; the card knows it: {finding['known']}" if finding["known"] else ""
         lines.append(f"  {finding['kind']}: {finding['message']} (first in {each} {finding['schedule']}{seed}{known})")
+        lines += [f"    {finding['refusal']}"] if finding["refusal"] else []
         lines.append(f"    fewest switches: {finding['switches']}; again:")
         lines.append(f"      {finding['again']}")
         trace = finding["trace"]

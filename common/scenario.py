@@ -36,7 +36,8 @@ class Setup:
     `launches` in a row on one stream, or one on each of `streams`. `inputs`: "traced" to see each iteration's
     contribution, "normal" to see rounding. `setting`: the launcher sets C and workspace at every launch, as it does, or
     only before the first, or not at all, as faulty launchers do. `shared_workspace`: streams use the same locks.
-    `zero_output`: setting includes C where the card asks for it. `guarded`: keep the launcher's guards.
+    `zero_output`: setting includes C where the card asks for it. `guarded`: keep the launcher's guards;
+    `strict_residency`: they refuse what relies on the order of dispatch.
     """
 
     launches: int = 1
@@ -46,6 +47,7 @@ class Setup:
     shared_workspace: bool = False
     zero_output: bool = True
     guarded: bool = True
+    strict_residency: bool = False
     seed: int = 0
 
 
@@ -73,6 +75,20 @@ class Scenario:
 def explorable(card: Card) -> bool:
     """Whether the kernels are Triton's: a library has none, and Gluon has no interpreter."""
     return bool(card.kernels) and card.language == "triton"
+
+
+def why_not(card: Card) -> str:
+    """Why a variant is not explored itself, from its card; an empty text where it is."""
+    if explorable(card):
+        return ""
+    if not card.kernels:
+        return "a library, whose kernels cannot be interpreted"
+    if card.twin:
+        return f"no kernel that can be interpreted: its fix-up is that of {card.twin}, which stands for it"
+    if card.decomposition == "cluster_ranges" and not card.workspace and not card.zeroed_output:
+        inside = "what the CTAs of a cluster do to each other is not explored"
+        return f"no protocol between programs in global memory: {card.fix_up} ({inside})"
+    return "no kernel that can be interpreted, and no twin: its protocol is not explored"
 
 
 def traced_inputs(m: int, n: int, k: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
@@ -128,7 +144,8 @@ def build(
         share_output = first is not None and setup.streams == 1
         out = first.c if share_output else torch.full((a.shape[0], b.shape[1]), torch.nan, dtype=a.dtype)
         if setup.guarded:
-            prepared = prepare(variant, a, b, out, config, max_programs=residents)
+            strict = setup.strict_residency
+            prepared = prepare(variant, a, b, out, config, max_programs=residents, strict_residency=strict)
         else:
             schedule = plan(variant.card, *problem, config, INTERPRETER_SMS)
             prepared = Prepared(variant, a, b, out, schedule, config.replace(programs=schedule.programs))
@@ -145,9 +162,8 @@ def build(
 
 def _check_size(variant: Variant, problem: tuple[int, int, int], config: Config, setup: Setup) -> None:
     """Raise UnsupportedProblem for a variant without a kernel to explore, and for what is empty or too large."""
-    if not explorable(variant.card):
-        twin = f": its fix-up is that of {variant.card.twin}" if variant.card.twin else ""
-        raise UnsupportedProblem(f"{variant.name} has no kernel that can be interpreted{twin}")
+    if why := why_not(variant.card):
+        raise UnsupportedProblem(f"{variant.name} cannot be explored: {why}")
     if (config.programs or 0) < 0 or (config.split or 1) < 1:
         raise UnsupportedProblem(
             f"programs={config.programs}, split={config.split}: 0 programs or more, 1 part or more"

@@ -6,6 +6,7 @@ import ast
 import itertools
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -39,7 +40,8 @@ from common.protocols import (
     Small,
     small_config,
 )
-from common.scenario import BLOCK, Setup, build, explorable
+from common.scenario import BLOCK, Setup, build, explorable, why_not
+from figures import protocol_table
 from tests.mutants import MOST_SCHEDULES, MUTANTS, SET_AND_STORE, STORE_AND_SET, Mutant, edited
 
 ROOT = Path(__file__).parent.parent
@@ -156,8 +158,8 @@ def refused(name: str, small: Small, residents: int) -> tuple[bool, int]:
     return False, peers
 
 
-def hangs(machine: Machine, residents: int) -> bool:
-    machine.rules = Rules(READINGS["source"], residents, late_stores=False, races=False)
+def hangs(machine: Machine, residents: int, dispatch: Literal["ascending", "any"] = "ascending") -> bool:
+    machine.rules = Rules(READINGS["source"], residents, dispatch, late_stores=False, races=False)
     found = schedules.exhaust(machine, MOST_STATES, stop=lambda found: "deadlock" in found.kinds)
     assert found.complete or "deadlock" in found.kinds
     return "deadlock" in found.kinds
@@ -193,6 +195,28 @@ def test_in_another_order_of_dispatch_every_program_must_be_resident(residents: 
     machine, kernels = machine_of("v06", SHARED_BY_FOUR, rules)
     with interpreter.exploring(kernels):
         assert ("deadlock" in schedules.exhaust(machine).kinds) == hung
+
+
+@interpreted
+@pytest.mark.parametrize("name", ["v02", "v06"])
+def test_strict_residency_refuses_whatever_can_hang_in_any_order(name: str) -> None:
+    v, seen = variants.get(name), set()
+    for small in [small for small in small_problems() if small.programs < 4] + [SHARED_BY_TWO]:
+        a, b = make_inputs(Problem(*small.problem))
+        config = small_config(v.card, small).replace(block=(BLOCK, BLOCK, BLOCK))
+        machine, kernels = machine_of(name, small, Rules(READINGS["source"]))
+        with interpreter.exploring(kernels):
+            for residents in range(1, small.programs + 1):
+                try:
+                    prepare(v, a, b, config=config, max_programs=residents, strict_residency=True)
+                    refused_strictly = False
+                except NotCoResident:
+                    refused_strictly = True
+                hung = hangs(machine, residents, "any")
+                assert refused_strictly >= hung, (small, residents)
+                seen.add((hung, refused(name, small, residents)[0], refused_strictly))
+    # Nothing is refused, a hang that both refuse, and one that the guard alone admits.
+    assert seen >= {(False, False, False), (True, True, True), (True, False, True)}
 
 
 # The explorer itself, on real kernels
@@ -251,8 +275,33 @@ def test_v03_reads_outside_from_the_third_tile_on() -> None:
 def test_a_kernel_that_cannot_be_interpreted_names_its_twin() -> None:
     with pytest.raises(UnsupportedProblem, match="its fix-up is that of v09"):
         machine_of("v10", SHARED_BY_TWO, Rules(READINGS["source"]))
-    with pytest.raises(UnsupportedProblem, match="no kernel"):
+    with pytest.raises(UnsupportedProblem, match="a library"):
         machine_of("torch_matmul", SHARED_BY_TWO, Rules(READINGS["source"]))
+
+
+def test_every_variant_has_a_row_or_a_reason_for_having_none() -> None:
+    table = protocol_table.render(RESULTS)
+    for name in variants.all_names():
+        number = re.escape(name[:3] if name[1:3].isdigit() else name)
+        without = re.search(rf"^- No row for [^:]*`{number}`[^:]*: (.*)\.$", table, re.MULTILINE)
+        assert (f"| `{name}` |" in table) != (without is not None), name
+        assert (without[1] if without else "") == why_not(variants.get(name).card)
+
+
+@pytest.mark.parametrize("name", [n for n in variants.all_names() if "no protocol" in why_not(variants.get(n).card)])
+def test_what_has_no_protocol_in_global_memory_touches_nothing_there_but_its_own_part_of_c(name: str) -> None:
+    tree = ast.parse(variants.get(name).source)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    touched = [ast.unparse(call) for call in calls if re.match(r"gl\.(load|store|atomic)", ast.unparse(call.func))]
+    assert len(touched) == 1 and touched[0].startswith("gl.store(c_ptr + offsets"), touched
+
+
+def test_a_variant_without_a_reason_from_its_card_is_said_to_be_unexplored() -> None:
+    card = variants.get("v11").card
+    assert "distributed shared memory" in why_not(card)
+    for changes in ({"workspace": ("counters",)}, {"zeroed_output": True}, {"decomposition": "whole_waves"}):
+        assert "its protocol is not explored" in why_not(replace(card, **changes))
+    assert why_not(variants.get("v06").card) == ""
 
 
 # Twins and compilers
@@ -429,6 +478,15 @@ def test_the_command_fails_on_what_no_card_names_and_shows_a_hang() -> None:
     hang = run("v06", "--residents", "1", "--unguarded", "--schedules", "2", "--reading", "triton-3.9")
     assert hang.returncode == 0
     assert "program 0 waits for locks[0] from program 1 (not dispatched)" in hang.stdout
+    assert "the launcher refuses this launch: v06" in hang.stdout and "strict_residency" not in hang.stdout
+
+
+def test_a_hang_that_the_guard_admits_names_what_refuses_it() -> None:
+    launch = ("v06", "--residents", "2", "--dispatch", "any", "--schedules", "20", "--reading", "triton-3.9")
+    hang = run(*launch)
+    assert hang.returncode == 0 and "strict_residency=True (`run --strict-residency`) refuses it: v06" in hang.stdout
+    strict = run(*launch, "--strict-residency")
+    assert strict.returncode == 2 and "4 programs asked, 2 are resident at once" in strict.stderr
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,9 @@ def explore(
     streams: Annotated[int, typer.Option(help="streams that run at the same time")] = 1,
     shared_workspace: Annotated[bool, typer.Option("--shared-workspace", help="streams use the same locks")] = False,
     unguarded: Annotated[bool, typer.Option("--unguarded", help="explore also what the launcher refuses")] = False,
+    strict_residency: Annotated[
+        bool, typer.Option("--strict-residency", help="refuse what relies on ascending dispatch, as `run` can")
+    ] = False,
     order: Annotated[str | None, typer.Option(help="tile order: swizzled or linear")] = None,
     replay: Annotated[str | None, typer.Option(help="a schedule that a report printed, to see it again")] = None,
     out: Annotated[Path | None, typer.Option(help="a folder: write what was found there, with provenance")] = None,
@@ -82,7 +85,13 @@ def explore(
         except KeyboardInterrupt:
             print("interrupted: nothing is written", file=sys.stderr)
             raise SystemExit(130) from None
-    setup = Setup(launches=launches, streams=streams, shared_workspace=shared_workspace, guarded=not unguarded)
+    setup = Setup(
+        launches=launches,
+        streams=streams,
+        shared_workspace=shared_workspace,
+        guarded=not unguarded,
+        strict_residency=strict_residency,
+    )
     readings = tuple(READINGS) if reading == "all" else (reading,)
     request = Request(
         Small((m, n, k), programs, programs), setup, readings, residents, dispatch, strategy, schedules, seed, order
