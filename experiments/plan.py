@@ -52,7 +52,8 @@ class ThereTwice(InvalidExperiment):
 class Candidate:
     """A variant with a config; `programs`: a count, one of PROGRAMS, or `x*sms`. `number` counts repeats from 0.
 
-    `detail` tells candidates apart in their label that differ in warps or stages alone.
+    `detail` tells candidates apart in their label that differ in warps or stages alone. `kernel`: the variant among
+    whose tiles and splits the candidate is chosen, all where it is empty.
     """
 
     variant: str
@@ -60,6 +61,7 @@ class Candidate:
     config: Config
     number: int = 0
     detail: str = ""
+    kernel: str = ""
 
     @property
     def label(self) -> str:
@@ -67,6 +69,8 @@ class Candidate:
         parts = [self.variant]
         if self.variant not in (*NO_VARIANTS, "torch_matmul"):
             parts += self._differences()
+        if self.kernel:
+            parts.append(self.kernel)
         if self.detail:
             parts.append(self.detail)
         if self.number:
@@ -119,10 +123,12 @@ def tell_apart(candidates: list[Candidate]) -> list[Candidate]:
 
 def without_effect(variant: str) -> set[str]:
     """What an experiment may say of candidates that changes nothing about this one."""
+    found = set() if variant == CHOSEN else {"kernel"}
     if variant in NO_VARIANTS:
-        return {"programs", *_LAUNCH, *_FULL_TILES, "sem"}
+        return {"programs", *_LAUNCH, *_FULL_TILES, "sem", *found}
     card = variants.get(variant).card
-    found = set() if card.adds_to_c else {"sem"}
+    if not card.adds_to_c:
+        found.add("sem")
     if card.decomposition in ("data_parallel", "split_k", "cluster_ranges", "library"):
         found.add("programs")
     if "full_tiles" not in card.kernels:

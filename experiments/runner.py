@@ -388,7 +388,8 @@ class Sweep:
         if c.variant == CHOSEN:
             source_hash = costs_hash()
         programs = {"programs": c.programs, "source_hash": source_hash}
-        return {"label": c.label, "variant": c.variant, **programs, "config": dict(c.config.__dict__)}
+        among = {"kernel": c.kernel} if c.kernel else {}
+        return {"label": c.label, "variant": c.variant, **among, **programs, "config": dict(c.config.__dict__)}
 
 
 def _append(path: Path, header: dict[str, Any] | None, notice: Callable[[str], None]) -> TextIO:

@@ -140,7 +140,8 @@ def listed(value: Any) -> Any:
 
 class Candidates(Strict):
     """One or more candidates: lists of `variant`, `programs` and `split` are multiplied out. What is left out is the
-    card's. The variant `matmul` is what `variants.matmul` chooses for each problem.
+    card's. The variant `matmul` is what `variants.matmul` chooses for each problem, among the tiles and splits of
+    `kernel` alone where that is named.
 
     `warps` and `stages` are those of every kernel of a variant, `full_tiles_warps` and `full_tiles_stages` those of its
     full-tiles kernel where that differs. `programs`: a count, or `sms`, `2*sms`, `3*sms`, `tiles`,
@@ -161,6 +162,7 @@ class Candidates(Strict):
     split: tuple[Size, ...] | None = None
     tma: bool = False
     maxnreg: Size | None = None
+    kernel: str | None = None
     repeat: Annotated[int, Field(ge=1, le=9)] = 1
 
     @field_validator("variant", "programs", "split", mode="before")
@@ -173,6 +175,14 @@ class Candidates(Strict):
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         try:
             return tuple(name if name in NO_VARIANTS else variants.resolve(name) for name in names)
+        except UnknownVariant as error:
+            raise ValueError(str(error)) from None
+
+    @field_validator("kernel")
+    @classmethod
+    def _a_variant(cls, name: str | None) -> str | None:
+        try:
+            return None if name is None else variants.resolve(name)
         except UnknownVariant as error:
             raise ValueError(str(error)) from None
 
@@ -225,7 +235,7 @@ class Candidates(Strict):
 
     def expand(self) -> list[Candidate]:
         return [
-            Candidate(name, programs, self._config(name, split), number)
+            Candidate(name, programs, self._config(name, split), number, kernel=self.kernel or "")
             for name, programs, split, number in itertools.product(
                 self.variant, self.programs, self.split or (None,), range(self.repeat)
             )
@@ -276,7 +286,9 @@ class Experiment(Strict):
 
     def fingerprint(self) -> str:
         """Changes when what is measured changes; a run is only resumed under the same one."""
-        newer = {"reduced_precision"} if self.reduced_precision else None  # runs are older than the field
+        # Runs are older than these fields.
+        newer: dict[str, Any] = {"reduced_precision": True} if self.reduced_precision else {}
+        newer["candidates"] = {i: {"kernel"} for i, group in enumerate(self.candidates) if group.kernel is None}
         return hashlib.sha256(self.model_dump_json(exclude=newer).encode()).hexdigest()[:12]
 
 

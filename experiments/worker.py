@@ -198,7 +198,7 @@ class Worker:
         self, candidate: Candidate, problem: Problem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
     ) -> Prepared:
         if candidate.variant == CHOSEN:
-            return choose(a, b, out)
+            return choose(a, b, out, kernel=candidate.kernel or None)
         config = candidate.resolved(problem, sms(a.device))
         return prepare(self.job.find(candidate.variant), a, b, out, config, guarded=not self.job.wrong_results)
 

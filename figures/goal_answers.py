@@ -90,6 +90,13 @@ def over_v08(run: Run) -> Found | None:
     return mean(list(run.speedups(labels["v09"], labels["v08"]).values()))
 
 
+def choice_over_v08(run: Run) -> Found | None:
+    """v09 with the model's choice among its own tiles and splits, over v08 at its one configuration."""
+    mine = [c["label"] for c in run.candidates if c.get("kernel", "").startswith("v09")]
+    other = [c["label"] for c in run.candidates if c["variant"].startswith("v08")]
+    return mean(list(run.speedups(mine[0], other[0]).values())) if mine and other else None
+
+
 def error(run: Run) -> Found | None:
     """v09's largest error against float64 over cuBLAS's; None where cuBLAS may have added partial sums in fp16."""
     labels = {c["variant"][:3]: run.index(c["label"]) for c in reversed(run.candidates)}

@@ -21,7 +21,7 @@ from common import cost, population
 from common.card import Config
 from common.cost import Constants, Kernels
 from common.decomposition import Schedule, WaveSchedule
-from common.errors import InvalidExperiment, NoDevice, UnsupportedProblem
+from common.errors import InvalidExperiment, NoDevice, UnknownVariant, UnsupportedProblem
 from common.launcher import Prepared, plan
 from common.problem import Problem, make_inputs
 from common.reference import reference
@@ -277,6 +277,20 @@ def test_a_candidate_that_refuses_gives_way_to_the_next(monkeypatch: pytest.Monk
     a, b = make_inputs(Problem(72, 40, 136), device=device)
     assert choice.choose(a, b).config.tma
     assert not choice.choose(a[:, 1:], b[1:]).config.tma
+
+
+def test_one_kernels_tiles_alone_can_be_chosen_among(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    names = ("data_parallel", "v09", "v04")
+    configs = {name: variants.get(name).card.default.replace(block=(64, 64, 32)) for name in names}
+    ranked = [choice.Choice(variants.get(name), config, 1.0) for name, config in configs.items()]
+    monkeypatch.setattr(choice, "_candidates", lambda a, b, precision: ranked)
+    a, b = make_inputs(Problem(128, 64, 64), device=device)
+    assert choice.choose(a, b).variant.name == "data_parallel"
+    assert choice.choose(a, b, kernel="v09").variant.name == variants.resolve("v09")
+    with pytest.raises(UnsupportedProblem, match="no tile of v02_scratchpad_barrier takes"):
+        choice.choose(a, b, kernel="v02")
+    with pytest.raises(UnknownVariant):
+        choice.choose(a, b, kernel="v99")
 
 
 @pytest.mark.parametrize(

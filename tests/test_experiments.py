@@ -132,6 +132,8 @@ def test_values_are_read_as_the_schema_has_them(write) -> None:
             ["nothing"],
         ),
         ("v08, block: 32x32x32, two_tiles: on", "v02, sem: acq_rel", ":6: candidates.0.sem: ", ["changes nothing"]),
+        ("v08, block: 32x32x32, two_tiles: on", "v08, kernel: v09", ":6: candidates.0.kernel: ", ["changes nothing"]),
+        ("v08, block: 32x32x32, two_tiles: on", "matmul, kernel: v99", ":6: candidates.0.kernel: ", ["v99", "v09"]),
         ("v08, block: 32x32x32, two_tiles: on", "empty, block: 64x64x64", ":6: candidates.0.block: ", ["nothing"]),
         ("v08, block: 32x32x32, two_tiles: on", "v00, full_tiles_warps: 4", ":6: candidates.0.full_tiles_warps: ", []),
         ("tolerance: 1e-3", "  - {variant: [v05, v08], block: 32x32x32}", ":7: candidates.1: ", ["v08", "there twice"]),

@@ -220,12 +220,14 @@ def choose(
     bias: torch.Tensor | None = None,
     activation: str | None = None,
     precision: Precision = "ieee",
+    kernel: str | None = None,
 ) -> Prepared:
     """The launch of the candidate that the model expects to end soonest among those that take these tensors.
 
-    Nothing is launched. Raises UnsupportedProblem with the portable kernel's reason where none takes them, NoDevice for
-    tensors on the CPU.
+    `kernel`: among this variant's tiles and splits alone. Nothing is launched. Raises UnsupportedProblem with the
+    portable kernel's reason where none takes them, NoDevice for tensors on the CPU, UnknownVariant.
     """
+    only = variants.resolve(kernel) if kernel else None
     if a.device.type != "cuda" and not (interpreting() and a.device.type == "cpu"):
         raise NoDevice(
             f"A is on {a.device}: the kernels need an NVIDIA GPU. Move the tensors there, or ask for "
@@ -235,12 +237,16 @@ def choose(
         raise UnsupportedProblem(f"A {tuple(a.shape)} and B {tuple(b.shape)}: (M, K) and (K, N) are needed")
     refused = None
     for choice in _candidates(a, b, precision):
+        if only not in (None, choice.variant.name):
+            continue
         try:
             return prepare(choice.variant, a, b, out, choice.config, bias=bias, activation=activation)
         except UnsupportedProblem as error:
             if refused is None or choice.variant.name == PORTABLE:
                 refused = error
-    raise refused or UnsupportedProblem(f"no kernel takes {a.dtype} on this GPU")
+    raise refused or UnsupportedProblem(
+        f"no {'kernel' if only is None else f'tile of {only}'} takes {a.dtype} on this GPU"
+    )
 
 
 def _candidates(a: torch.Tensor, b: torch.Tensor, precision: Precision) -> Iterator[Choice]:
