@@ -14,6 +14,7 @@ from common.traffic import Cache
 from experiments import counters, estimates, verdicts
 from experiments.__main__ import HERE, RESULTS
 from experiments.spec import load
+from figures import lines_table
 
 HEAD = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
 SAID = "==PROF== Connected to process 7\n"
@@ -161,3 +162,18 @@ def test_a_document_that_cannot_be_read_is_named_and_no_older_one_takes_its_plac
     (tmp_path / "facts-29990101-000000.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(DamagedRun, match=r"facts-29990101-000000\.json:"):
         documents.newest(tmp_path, "facts")
+
+
+def test_traffic_off_lines_is_told_for_the_fastest_and_for_the_least(tmp_path: Path) -> None:
+    assert "not measured" in lines_table.render(tmp_path)
+    kernels = {"v10 a": (9e6, 20.0), "torch_matmul": (5e6, 25.0), "v16 b": (6e6, 30.0)}
+    found = [
+        {"problem": [8, 16, 24], "label": label, "names": [label], "l2_hit_sectors": sectors, "l2_miss_sectors": 1e6}
+        | {"ns": 1e3 * us}
+        for label, (sectors, us) in kernels.items()
+    ]
+    head = documents.header() | {"device": {"name": "NVIDIA H200"}}
+    documents.write(tmp_path, lines_table.DOCUMENT, head, found)
+    cells = lines_table.render(tmp_path).splitlines()[2].split(" | ")
+    assert cells[0] == "| 8x16x24" and cells[2] == "6.0 M, 25.0 µs"
+    assert cells[3:] == ["v10 a", "10.0 M, 20.0 µs", "v16 b", "7.0 M, 30.0 µs |"]

@@ -1,4 +1,4 @@
-"""v16's pairs of CTAs with 192 rows as well: four accumulators a CTA, and the least traffic for each multiplication."""
+"""v16's pairs of CTAs with 192 rows as well: a tile of 192x192 for each CTA, as four accumulators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from common.launcher import Launch
 from common.tma import descriptor, is_transposed
 
 CARD = Card(
-    idea="192 rows and 192 columns a CTA, as four accumulators: the fewest bytes from L2 for each multiplication",
+    idea="192 rows and 192 columns a CTA, as four accumulators: less of A and B from L2 for each multiplication than v16",
     position="beyond the thread",
     parent="v16",
     changed=("load_operands", "mac_loop", "store_tile", "multiply", "persistent_tiles"),
