@@ -50,6 +50,10 @@ class Setup:
     strict_residency: bool = False
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.strict_residency and not self.guarded:
+            raise UnsupportedProblem("strict residency is a guard: not together with leaving the guards out")
+
 
 DEFAULT = Setup()
 

@@ -494,6 +494,7 @@ def test_a_hang_that_the_guard_admits_names_what_refuses_it() -> None:
     [
         (("v06", "--residents", "1"), "NotCoResident: v06"),
         (("v06", "--reading", "gpu"), "choose source"),
+        (("v06", "--unguarded", "--strict-residency"), "strict residency is a guard"),
         (("v06", "--k", "512"), "K=512: at most 16 iterations of 16 are explored, K=256"),
         (("v06", "--m", "1000000"), "M=1000000: at most 16 rows of tiles of 16 are explored, M=256"),
         (("v06", "--n", "1000000"), "N=1000000: at most 16 columns of tiles of 16 are explored, N=256"),
