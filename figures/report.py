@@ -17,7 +17,7 @@ import json
 import re
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -47,6 +47,8 @@ ARCHITECTURES = {"sm_80": "A100", "sm_86": "RTX 3090", "sm_90": "H200"}
 _LONG_NUMBER = re.compile(r"(?<![\w.])(-?[1-9]\d*\.\d{3,})")
 MOST_PROBLEMS = 5000
 """Of a run whose table the page holds: a whole corpus would make it megabytes larger."""
+MOST_LETTERS = 90_000
+"""Of a packed table that no picture of the page is drawn from."""
 _GLYPH = re.compile(r'<path id="([bs][0-9a-f]+)" d="[^"]*" transform="[^"]*"/>')
 """A glyph's outline as `common.compact` writes it: of the same name in every picture, so that a page needs one."""
 _BLOCK = re.compile(r"<!-- (\w+): begin.*?-->\n(.*?)<!-- \1: end -->", re.DOTALL)
@@ -155,6 +157,18 @@ def as_csv(table: list[list[Any]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(table)
     return text.getvalue()
+
+
+def on_page(data: dict[str, Data], pictures: list[Picture]) -> dict[str, Data]:
+    """The same, without the tables that are large and behind no picture."""
+    behind = {name for picture in pictures for name in picture.data}
+    return {name: known if name in behind else _unless_large(known) for name, known in data.items()}
+
+
+def _unless_large(data: Data) -> Data:
+    if data.csv is None or len(data.packed) <= MOST_LETTERS:
+        return data
+    return replace(data, csv=None, about=f"{data.about}; behind no picture and too large for this page")
 
 
 def run_data(run: Run) -> Data:
@@ -423,7 +437,7 @@ def render(results: Path = RESULTS, figures: Path = HERE, readme: Path = README)
         pictures=pictures,
         glyphs=glyphs(figures, pictures),
         missing=[name for name in NAMES if name not in {p.name for p in pictures}],
-        data=data,
+        data=on_page(data, pictures),
         headline=headline(newest),
         headline_run=newest,
         traced=traced(results),

@@ -106,6 +106,18 @@ def test_a_whole_corpus_is_named_and_not_held(tmp_path: Path, monkeypatch: pytes
     assert gzip.decompress(base64.b64decode(packed[1])).decode().startswith("M,N,K,")
 
 
+def test_a_large_table_is_held_where_a_picture_is_drawn_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "MOST_LETTERS", 4)
+    write_run(tmp_path, "headline", count=5)
+    write_run(tmp_path, "log_sampled", count=3)
+    render("headline", tmp_path, tmp_path)
+    text = report.render(tmp_path, tmp_path, tmp_path / "README.md")
+    assert 'csv-headline-20300101-000000"' in text and 'csv-log_sampled-20300101-000000"' not in text
+    assert re.search("log_sampled-20300101-000000 <span>[^<]*; behind no picture and too large for this page<", text)
+
+
 def test_what_is_missing_is_left_out_and_named(tmp_path: Path) -> None:
     empty = report.render(tmp_path, tmp_path, tmp_path / "README.md")
     assert "Nothing is measured yet" in empty and 'id="headline"' not in empty
