@@ -56,8 +56,8 @@ explore: $(STAMP)  ## search small launches of every variant for races, hangs an
 	@$(BIN)/python -m variants explore $(EXPLORE_ARGS)
 
 regressions: $(STAMP)  ## ask the thread's claims again on this machine's GPU; without one, print the committed verdicts
-	@if $(HAS_DRIVER); then $(BIN)/python -m experiments regressions $(REGRESSIONS_ARGS); \
-	else echo 'no NVIDIA driver was found: these are the committed verdicts'; $(BIN)/python -m experiments claims; fi
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then $(BIN)/python -m experiments regressions $(REGRESSIONS_ARGS); \
+	else echo 'no GPU that PyTorch can use was found: these are the committed verdicts'; $(BIN)/python -m experiments claims; fi
 
 table: $(STAMP)  ## rewrite README.md's generated part from cards and committed measurements
 	@$(BIN)/python -m figures.readme

@@ -374,16 +374,17 @@ def estimates(
 
 @app.command()
 def regressions(
-    out: Out = None,
+    out: Annotated[Path | None, typer.Option(help="where results go; default experiments/results")] = None,
     only: Annotated[str | None, typer.Option(help="these steps alone, comma-separated: sweeps or documents")] = None,
 ) -> None:
     """Ask every claim again on this machine's GPU and print the verdicts of this GPU's rows alone.
 
     Exit code 1 where a step failed; the others are done all the same.
     """
-    _require_gpu("`python -m experiments claims` prints the committed verdicts")
-    from experiments.regressions import device_name, run_all
+    from experiments.regressions import device_name, run_all, steps
 
+    steps(Path(), only)  # a misspelt step is told before a GPU is asked for
+    _require_gpu("`python -m experiments claims` prints the committed verdicts")
     folder = destination(out)
     failed = run_all(folder, only, lambda text: print(text, file=sys.stderr, flush=True))
     _print_claims(folder, device_name(), (), as_json=False)
@@ -402,9 +403,11 @@ def claims(
     ] = None,
     rules: Annotated[bool, typer.Option("--rules", help="print what each rule asks for")] = False,
     sweeps: Annotated[bool, typer.Option("--experiments", help="print the sweeps that the claims read")] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="print each claim and its verdict alone")] = False,
 ) -> None:
     """Print the thread's claims with verdicts from committed measurements, and the machine they come from."""
     from experiments import claims as schema
+    from experiments import verdicts
 
     known = schema.load()
     wanted = tuple(schema.chosen_ids(names or ()))
@@ -414,10 +417,14 @@ def claims(
     if sweeps:
         print("\n".join(known.experiments()))
         return
-    _print_claims(results, device, wanted, as_json)
+    if device is not None and results.is_dir() and device not in (there := verdicts.devices(results)):
+        raise InvalidExperiment(f"{results} has no rows of a {device!r}; nearest: {nearest(device, there)}")
+    _print_claims(results, device, wanted, as_json, brief)
 
 
-def _print_claims(results: Path, device: str | None, wanted: tuple[str, ...], as_json: bool) -> None:
+def _print_claims(
+    results: Path, device: str | None, wanted: tuple[str, ...], as_json: bool, brief: bool = False
+) -> None:
     from experiments import verdicts
 
     found, machines = verdicts.committed(results, device)
@@ -426,12 +433,12 @@ def _print_claims(results: Path, device: str | None, wanted: tuple[str, ...], as
         head = {"machines": machines, "negligible": verdicts.MARGIN}
         print(json.dumps(head | {"claims": [answer.as_dict() for answer in found]}, indent=1))
         return
-    _print_answers(found)
+    _print_answers(found, brief)
     nothing = f"nothing yet on {device}" if device else "nothing yet"
     print(f"{verdicts.BAND}, by every rule\nmeasured on: {'; '.join(machines) or nothing}")
 
 
-def _print_answers(found: list[Any]) -> None:
+def _print_answers(found: list[Any], brief: bool) -> None:
     from rich import box
     from rich.table import Table
 
@@ -441,6 +448,9 @@ def _print_answers(found: list[Any]) -> None:
     for column in ("claim", "what is asked", "on", "thread", "here", "verdict"):
         shown.add_column(column, no_wrap=column == "claim", overflow="fold")
     for answer in found:
+        if brief:
+            shown.add_row(answer.claim.id, answer.claim.statement, "", answer.claim.numbers, "", answer.verdict)
+            continue
         went = "\n".join(f"in compiled code: {text}" for text in verdicts.gone(answer))
         shown.add_row(answer.claim.id, answer.claim.statement, "", answer.claim.numbers, went, answer.verdict)
         for mark, outcomes in (("*", answer.deciding), ("-", verdicts.others(answer))):

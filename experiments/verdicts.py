@@ -156,6 +156,12 @@ class Results:
         return sorted({f"{r.header['device']['name']}, Triton {r.header['versions'].get('triton')}" for r in found})
 
 
+def devices(folder: Path) -> list[str]:
+    """The devices of a folder's runs of sweeps that claims read, each once."""
+    paths = [path for name in schema.load().experiments() for path in rows.runs(folder, name)]
+    return sorted({rows.read_header(path)["device"]["name"] for path in paths})
+
+
 def newest_device(folder: Path) -> str | None:
     """The device of the newest finished run of any sweep that claims read; None where there is none."""
     paths = [path for name in schema.load().experiments() for path in rows.runs(folder, name)]
@@ -211,7 +217,7 @@ def judge(test: Test, claim: str, results: Results) -> Outcome:
     common |= {"claimed": test.claimed, "reason": test.reason}
     try:
         if isinstance(test.measure, Compiled):
-            return Outcome(**common, **_judge_compiled(test, test.measure, results))
+            return Outcome(**common | _judge_compiled(test, test.measure, results))
         if isinstance(test.measure, Interpreted):
             return Outcome(**common, **_judge_interpreted(test.measure, results))
         if test.measure is None:
@@ -222,8 +228,10 @@ def judge(test: Test, claim: str, results: Results) -> Outcome:
         return Outcome(verdict=known, shown="", source=str(missing), **common)
     judged = isinstance(test.measure, (Ratio, BestOf)) and test.rule != schema.EVIDENCE
     where = band(found.interval) if judged else ""
-    verdict = by_rule(test, found.interval)
-    return Outcome(verdict=verdict, shown=found.text(), band=where, source=found.source, **found.numbers(), **common)
+    verdict, shown = by_rule(test, found.interval), found.text()
+    if isinstance(test.measure, (Ratio, BestOf)) and getattr(test.measure, "problem", None) is None:
+        shown += f" over {found.interval.count:,} shapes"
+    return Outcome(verdict=verdict, shown=shown, band=where, source=found.source, **found.numbers(), **common)
 
 
 def band(found: Interval) -> str:
@@ -511,6 +519,8 @@ def _judge_compiled(test: Test, measure: Compiled, results: Results) -> dict[str
         return found | {"verdict": "not testable here", "shown": f"the other does not compile: {other['error']}"}
     beside = other[measure.quantity]
     verdict = compare(test.rule, value, beside)
+    if verdict == "not testable here" and not test.reason:
+        found["reason"] = "neither has any to avoid"
     return found | {"verdict": verdict, "shown": f"{value} beside {beside}", "value": value, "other": beside}
 
 

@@ -55,7 +55,8 @@ def facts_told(document: Document) -> str:
     return (
         f"Known defects as measured ({document.id}, {document.header['device']['name']}). A program that spans three "
         f"tiles, guard off: {'; '.join(parts)}. One column of B is Inf; share of the other columns' elements that are "
-        f"not finite: {', '.join(wide) or 'none'}; none in {', '.join(clean) or 'no variant'}."
+        f"not finite: {', '.join(wide) or 'none'}; none in {', '.join(clean) or 'no variant'}. Kernels in Gluon are "
+        "not in these rows; their tests on a GPU are in `tests/test_hopper.py`."
     )
 
 

@@ -376,11 +376,11 @@ def test_a_verdict_names_the_compiler_where_an_effect_went() -> None:
     assert verdicts.gone(known["C05"]) == verdicts.gone(known["C16"]) == []
 
 
-def test_the_scratchpad_is_decided_on_the_whole_population_and_says_what_reverses_it() -> None:
+def test_the_scratchpad_is_decided_on_the_whole_population_and_names_the_test_beside_it() -> None:
     first, second, *_ = CLAIMS.claims[5].tests
     assert first.measure.experiment == "thread_sampled" and first.measure.fast == "v04_hoisted_segments"
     answer = answers_by_id()["C06"]
-    assert answer.outcomes[0].low > 1 + schema.MARGIN and "other way round" in answer.outcomes[0].reason
+    assert answer.outcomes[0].low > 1 + schema.MARGIN and "v02 over v01" in answer.outcomes[0].reason
     assert second.measure.fast == "v01_split_kernels" and answer.outcomes[1].verdict == "reversed"
 
 
@@ -504,3 +504,19 @@ def test_the_makefile_leaves_the_regressions_to_the_command() -> None:
         "experiments regressions $(REGRESSIONS_ARGS)" in recipe
         and "; $(BIN)/python -m experiments claims; fi" in recipe
     )
+
+
+def test_the_command_line_is_brief_when_asked_and_knows_its_devices_and_steps() -> None:
+    run = CliRunner().invoke
+    brief = [line.split()[0] for line in run(app, ["claims", "--brief"]).output.splitlines() if line.startswith("  C")]
+    assert brief == [f"C{number:02}" for number in range(1, 17)]
+    unknown = run(app, ["claims", "--device", "A100"])
+    assert unknown.exit_code and "NVIDIA H200" in str(unknown.exception)
+    misspelt = run(app, ["regressions", "--only", "wavse"])
+    assert misspelt.exit_code and "nearest: waves" in str(misspelt.exception)
+
+
+def test_code_that_spills_on_neither_side_says_so() -> None:
+    neither = [o for o in answers_by_id()["C16"].outcomes if o.value == o.other == 0]
+    assert neither and all(o.verdict == "not testable here" for o in neither)
+    assert {o.reason for o in neither} == {"neither has any to avoid"}
