@@ -33,7 +33,7 @@ def draw(results: Path) -> Figure:
         figure,
         f"{source.describe(run)}. Dot: median of {run.header['rounds']} samples; bar: its 95 % bootstrap interval; "
         "line: cuBLAS.\nP = tiles: every program does one whole tile, as P = 0 does without a loop over tiles. Without "
-        "P: one program an SM, so that tiles are shared. v00_stores_for_atomics is right where none is; it is not shown "
+        "P: one program an SM, so that tiles are shared. v00_stores_for_atomics is right where none is; not shown "
         "elsewhere.",
     )
     return figure
