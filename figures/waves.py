@@ -1,8 +1,10 @@
-"""Throughput against the number of tiles: the saw-tooth of whole waves, and who removes it."""
+"""Throughput against the number of tiles: the saw-tooth of whole waves, what Stream-K makes of it."""
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -11,15 +13,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from common import style
-from common.decomposition import cdiv
+from common.decomposition import always_two_tile, cdiv
 from common.problem import Problem
 from common.rows import Run
-from figures import source
+from figures import code_tables, source
+from figures.source import MissingRun
 
 EXPERIMENT = "waves"
 TILE = (128, 128)
-FALL = 0.05
-"""A smaller fall at the edge of a wave is no tooth."""
+STEP = 0.05
+"""A smaller change behind a whole wave is no tooth."""
 SHOWN = (
     ("v04_hoisted_segments", "v05_cas_lock", "v06_two_state_lock"),
     ("v07_atomic_min_lock", "v08_while_loop", "v08_while_loop one-tile"),
@@ -36,43 +39,79 @@ def series(run: Run, label: str) -> tuple[np.ndarray, np.ndarray]:
     return array[:, 0], array[:, 1]
 
 
-def deepest_fall(run: Run, label: str) -> float:
-    """How far throughput falls below its highest so far, at its worst from the first whole wave on: 0 for nowhere."""
+def steps(run: Run, label: str) -> dict[int, float]:
+    """Change of throughput from the last number of tiles within each whole number of times the SMs to the next one."""
     tiles, speed = series(run, label)
-    best = np.maximum.accumulate(speed)
-    later = tiles >= run.header["device"]["sms"]
-    return float(np.max(1 - speed[later] / best[later])) if later.any() else float("nan")
-
-
-def sawtooth(run: Run, label: str) -> list[float]:
-    """Just behind each whole wave, throughput over that of the last number of tiles within it: below 1 the tooth."""
-    tiles, speed = series(run, label)
-    sms, found = run.header["device"]["sms"], []
+    sms, found = run.header["device"]["sms"], {}
     for wave in range(1, int(tiles[-1] // sms) + 1 if len(tiles) else 1):
         within, behind = speed[tiles <= wave * sms], speed[tiles > wave * sms]
         if len(within) and len(behind):
-            found.append(float(behind[0] / within[-1]))
+            found[wave * sms] = float(behind[0] / within[-1]) - 1
     return found
 
 
+def drift(run: Run, label: str) -> float:
+    """How far throughput sinks below its highest since the last of those steps, at its worst; 0 for nowhere."""
+    tiles, speed = series(run, label)
+    stretch = (tiles - 1) // run.header["device"]["sms"]
+    parts = [speed[stretch == number] for number in np.unique(stretch) if number]
+    return max((float(np.max(1 - part / np.maximum.accumulate(part))) for part in parts), default=0.0)
+
+
+def own_wave(run: Run) -> tuple[int, int] | None:
+    """The tile matmul's programs that an SM holds, by its code's registers and shared memory in the committed table of
+    the run's Triton, and the tiles of its wave; None where the table does not have its launch."""
+    config, device = run.candidates[run.index("data_parallel")]["config"], run.header["device"]
+    launch = f"{'x'.join(map(str, config['block']))} w{config['num_warps']} s{config['num_stages']}"
+    architecture = f"sm_{device['capability'].replace('.', '')}"
+    try:
+        row = code_tables.find(
+            run.header["versions"]["triton"], "data_parallel", "full_tiles", architecture, launch, config["sem"]
+        )
+    except MissingRun:
+        return None
+    held = int(row["programs_per_sm"] or 0)
+    return (held, held * device["sms"]) if held else None
+
+
+def percent(changes: Iterable[float]) -> str:
+    """Changes with their signs, as "+4, −37 %"."""
+    return ", ".join(f"{100 * change:+.0f}" for change in changes).replace("-", "−") + " %"
+
+
 def answer(run: Run) -> str:
-    """Whether Stream-K removes the saw-tooth, in words made from the rows: who falls behind a whole wave by how much,
-    and at how many sizes a variant is faster than the tile matmul."""
+    """Whether Stream-K removes the saw-tooth, in words made from the rows: who falls and who rises behind a whole wave,
+    who sinks in between, and at how many sizes a variant is faster than the tile matmul."""
     variants = [label for group in SHOWN for label in group if source.has(run, label)]
-    deepest = {label: 1 - min(sawtooth(run, label), default=1.0) for label in ("data_parallel", *variants)}
-    level = [label for label in variants if deepest[label] <= FALL]
-    toothed = [f"{label} ({100 * deepest[label]:.0f} %)" for label in variants if deepest[label] > FALL]
+    level, risen, fallen = [], [], []
+    for label in variants:
+        changes, name = list(steps(run, label).values()), short(label)
+        least, most = min(changes, default=0.0), max(changes, default=0.0)
+        if least < -STEP:
+            fallen.append(f"{name} ({percent([least])})")
+        elif most > STEP:
+            risen.append(f"{name} ({percent([most])})")
+        else:
+            level.append(name)
     base = dict(zip(*series(run, "data_parallel"), strict=True))
-    faster = []
+    faster, sunk = [], [f"{short(label)} {100 * drift(run, label):.0f}" for label in variants]
     for label in variants:
         mine = dict(zip(*series(run, label), strict=True))
-        faster.append(f"{label} {sum(mine[n] > base[n] for n in mine if n in base)}")
+        faster.append(f"{short(label)} {sum(mine[n] > base[n] for n in mine if n in base)}")
+    tooth = steps(run, "data_parallel")
+    size = f"{100 * STEP:.0f} %"
     return (
-        f"Does Stream-K remove the saw-tooth? Behind its worst whole wave the tile matmul falls by "
-        f"{100 * deepest['data_parallel']:.0f} %. Gone, a fall of {100 * FALL:.0f} % at most, in: "
-        f"{', '.join(level) or 'none'}. Not gone in: {', '.join(toothed) or 'none'}. Faster than the tile matmul, "
-        f"at so many of {len(base)} sizes: {', '.join(faster)}."
+        f"Does Stream-K remove the saw-tooth? Behind {', '.join(map(str, tooth))} tiles the tile matmul's throughput "
+        f"changes by {percent(tooth.values())}. By {size} at most: {', '.join(level) or 'none'}. Never falls "
+        f"by more but rises: {', '.join(risen) or 'none'}. Falls by more: {', '.join(fallen) or 'none'}. In between, "
+        f"throughput sinks below its highest since the last of those places, in %: {', '.join(sunk)}. Faster than the "
+        f"tile matmul, at so many of {len(base)} sizes: {', '.join(faster)}."
     )
+
+
+def short(label: str) -> str:
+    """A label with the variant's number alone."""
+    return re.sub(r"^(v\d\d)_\w+", r"\1", label)
 
 
 def panel(axes: Axes, run: Run, labels: tuple[str, ...]) -> None:
@@ -89,10 +128,13 @@ def panel(axes: Axes, run: Run, labels: tuple[str, ...]) -> None:
         tiles, speed = series(run, label)
         last = max(last, tiles[-1])
         name = {source.BASELINE: "cuBLAS", "data_parallel": "tile matmul"}.get(label, label)
-        text = f"{name} ({100 * deepest_fall(run, label):.0f} %)"
+        text = f"{name} ({percent(steps(run, label).values())})"
         axes.plot(tiles, speed, linestyle=line, color=colour, marker="o", ms=2.5, linewidth=1.3, label=text)
+    held = own_wave(run)
     for wave in range(1, int(last // sms) + 1):
-        axes.axvline(wave * sms, color=style.FAINT, linewidth=0.9, linestyle=(0, (4, 2)))
+        own = held is not None and wave % held[0] == 0
+        look = {"color": style.INK, "linewidth": 1.2} if own else {"color": style.FAINT, "linewidth": 0.8}
+        axes.axvline(wave * sms, linestyle=(0, (4, 2)) if own else (0, (1, 2)), **look)
     axes.set(xlabel="tiles of 128x128", ylabel="TFLOP/s", xlim=(0, last * 1.02))
     axes.set_ylim(bottom=0)
     axes.grid(axis="y")
@@ -104,17 +146,34 @@ def draw(results: Path) -> Figure:
     """Raises MissingRun where the experiment has no finished run."""
     run = source.require(results, EXPERIMENT)
     m, _, k = run.rows[0].problem
-    figure, grid = plt.subplots(1, len(SHOWN), figsize=(12.5, 5.4), sharey=True)
+    figure, grid = plt.subplots(1, len(SHOWN), figsize=(12.5, 5.5), sharey=True)
     for axes, labels in zip(grid, SHOWN, strict=True):
         panel(axes, run, labels)
     title = f"Throughput against the number of tiles: M = {m}, K = {k}, N growing"
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     figure.text(0.01, 0.9, textwrap.fill(answer(run), 200), fontsize=8, va="top")
-    figure.tight_layout(rect=(0, 0.075, 1, 0.875))
+    figure.tight_layout(rect=(0, 0.1, 1, 0.875))
     style.small_print(
         figure,
-        f"{source.describe(run)}. Dashed lines: whole waves of {run.header['device']['sms']} tiles. 128x128x32, one "
-        "program an SM; cuBLAS chooses its own tiles.\nIn brackets: the deepest fall below the best so far, from the "
-        "first whole wave on.",
+        f"{source.describe(run)}. 128x128x32, Stream-K with one program an SM; cuBLAS chooses its own tiles. In "
+        "brackets: the change from\nthe last size within each dotted or dashed line to the next size. "
+        f"{_lines_told(run)}",
     )
     return figure
+
+
+def _lines_told(run: Run) -> str:
+    """What the lines stand for, and what v04 shares on both sides of the last one."""
+    sms, held = run.header["device"]["sms"], own_wave(run)
+    text = f"Dotted: multiples of {sms} tiles, one an SM. "
+    if held:
+        text += f"Dashed: the tile matmul's own wave of {held[1]}, for an SM holds {held[0]} of its programs. "
+    else:
+        text += "How many programs of the tile matmul an SM holds is not known. "
+    tiles, _ = series(run, "data_parallel")
+    last = max(steps(run, "data_parallel"), default=None)
+    if last is None:
+        return text
+    around = (int(tiles[tiles <= last][-1]), int(tiles[tiles > last][0]))
+    shared = (f"{always_two_tile(1, count, 1, sms).sk_tiles} of {count}" for count in around)
+    return f"{text}\nv04 to v07 share {' tiles, but '.join(shared)}, and do the others whole."

@@ -15,7 +15,7 @@ import pytest
 from common import documents, rows, style
 from common.rows import Run
 from experiments import claims, verdicts
-from figures import averages, claims_table, compiled, grid, regressions, rounding, source, swizzle, waves
+from figures import averages, claims_table, code_tables, compiled, grid, regressions, rounding, source, swizzle, waves
 from figures.__main__ import HERE, RESULTS, main, render
 from figures.source import MissingRun
 
@@ -135,15 +135,12 @@ def test_the_model_is_fitted_on_other_shapes_than_it_is_shown_on() -> None:
     assert grid.resident_limit(every) > run.header["device"]["sms"]
 
 
-def test_the_deepest_fall_is_after_the_first_wave() -> None:
-    header = {"run": "x", "device": {"sms": 4}, "candidates": [{"label": "a"}]}
-    times = {2: 1.0, 4: 1.0, 5: 2.5, 8: 2.0}
-    found = [rows.Row((128, 128 * tiles, 64), 0, "ok", (time,)) for tiles, time in times.items()]
-    run = Run(Path("x"), header, found)
+def test_a_drift_is_no_step_behind_a_wave() -> None:
+    run = waves_run({"a": {2: 1.0, 4: 1.0, 5: 2.5, 6: 4.0, 8: 4.0, 9: 2.25}})
     tiles, speed = waves.series(run, "a")
-    assert tiles.tolist() == [2, 4, 5, 8]
-    assert waves.deepest_fall(run, "a") == pytest.approx(0.5)
-    assert np.all(speed > 0)
+    assert tiles.tolist() == [2, 4, 5, 6, 8, 9] and np.all(speed > 0)
+    assert waves.steps(run, "a") == pytest.approx({4: -0.5, 8: 1.0})
+    assert waves.drift(run, "a") == pytest.approx(0.25)
 
 
 def test_a_kernel_is_found_by_its_block() -> None:
@@ -217,15 +214,31 @@ def waves_run(times: dict[str, dict[int, float]]) -> Run:
     return Run(Path("x"), header, found)
 
 
-def test_words_of_the_waves_say_who_keeps_the_tooth() -> None:
-    level, toothed = {4: 1.0, 5: 1.25, 8: 2.0}, {4: 1.0, 5: 2.5, 8: 2.0}
-    run = waves_run({"data_parallel": toothed, "v04_hoisted_segments": level, "v08_while_loop": toothed})
-    assert waves.sawtooth(run, "data_parallel") == pytest.approx([0.5])
+def test_words_of_the_waves_say_who_falls_and_who_rises_behind_one() -> None:
+    level, fallen, risen = {4: 1.0, 5: 1.25, 8: 2.0}, {4: 1.0, 5: 2.5, 8: 2.0}, {4: 1.0, 5: 1.0, 8: 2.0}
+    run = waves_run(
+        {"data_parallel": fallen, "v04_hoisted_segments": level, "v05_cas_lock": level, "v06_two_state_lock": risen}
+    )
+    assert waves.steps(run, "data_parallel") == pytest.approx({4: -0.5})
     told = waves.answer(run)
-    assert "the tile matmul falls by 50 %" in told
-    assert "Gone, a fall of 5 % at most, in: v04_hoisted_segments. Not gone in: v08_while_loop (50 %)" in told
-    assert "at so many of 3 sizes: v04_hoisted_segments 1, v08_while_loop 0" in told
-    assert "Not gone in: v08_while_loop one-tile" in waves.answer(source.require(RESULTS, "waves"))
+    assert "Behind 4 tiles the tile matmul's throughput changes by −50 %" in told
+    assert "By 5 % at most: v04, v05. Never falls by more but rises: v06 (+25 %). Falls by more: none" in told
+    assert "at so many of 3 sizes: v04 1, v05 1, v06 1" in told
+    committed = waves.answer(source.require(RESULTS, "waves"))
+    rises = committed.split("but rises: ")[1].split(". Falls")[0]
+    assert "Falls by more: v08 one-tile (−12 %)" in committed and "v08 (+29 %)" in rises and rises.count("+") == 5
+
+
+def test_the_tile_matmuls_wave_is_what_its_code_leaves_room_for() -> None:
+    run = source.require(RESULTS, "waves")
+    held, tiles = waves.own_wave(run)
+    assert tiles == held * run.header["device"]["sms"]
+    row = code_tables.find(run.header["versions"]["triton"], "data_parallel", "full_tiles", "sm_90")
+    assert held == int(row["programs_per_sm"]) > 1
+    steps = waves.steps(run, "data_parallel")
+    assert min(steps, key=steps.get) == tiles
+    other = replace(run, header=run.header | {"device": run.header["device"] | {"capability": "9.9"}})
+    assert waves.own_wave(other) is None
 
 
 def committed_text(name: str) -> tuple[Path, str]:
