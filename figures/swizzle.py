@@ -64,7 +64,6 @@ def speeds(axes: Axes, run: Run) -> None:
     axes.set_title("what the swizzle gains", fontsize=9)
     axes.grid(axis="x")
     axes.set_axisbelow(True)
-    axes.legend(loc="lower right")
 
 
 MARKS = {"RTX 3090": "s", "A100": "D"}
@@ -141,7 +140,9 @@ def draw(results: Path) -> Figure:
     problems = list(dict.fromkeys(tuple(record["problem"]) for record in counted.records))
     figure = plt.figure(figsize=(13.5, 7.8))
     left, right = figure.subfigures(1, 2, width_ratios=(1, 1.45))
-    speeds(left.subplots(), run)
+    drawn = left.subplots()
+    speeds(drawn, run)
+    left.legend(*drawn.get_legend_handles_labels(), loc="upper right", bbox_to_anchor=(0.99, 0.895), ncols=len(PAIRS))
     left.subplots_adjust(left=0.27, right=0.97, top=0.81, bottom=0.16)
     grid = right.subplots(2, -(-len(problems) // 2), sharey=True, squeeze=False)
     for axes, problem in zip(grid.flat, problems, strict=False):

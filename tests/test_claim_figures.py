@@ -174,6 +174,16 @@ def test_labels_of_the_order_figure_were_measured() -> None:
     assert set(swizzle.SHOWN.values()) <= labels
 
 
+def test_a_legend_of_dots_is_not_among_the_dots() -> None:
+    drawn = swizzle.draw(RESULTS)
+    drawn.canvas.draw()
+    left, _ = drawn.subfigs
+    box = left.legends[0].get_window_extent()
+    assert [text.get_text() for text in left.legends[0].get_texts()] == list(swizzle.PAIRS)
+    assert not left.axes[0].get_legend() and not box.overlaps(left.axes[0].get_window_extent())
+    plt.close(drawn)
+
+
 def test_the_model_stands_in_where_there_are_no_counters(tmp_path: Path) -> None:
     for name in (source.require(RESULTS, "order").path, documents.newest(RESULTS, "estimates").path):
         shutil.copy(name, tmp_path)
