@@ -23,12 +23,8 @@ SELECTED = ("C06", "C08", "C09", "C10", "C11", "C12")
 USUAL_MS = (25, 100)
 """Warm-up and repeats of Triton's do_bench where nothing is said (triton.testing, 2.0 to 3.9)."""
 
-AS_THE_THREAD = "as the thread computed it: do_bench, best of the grids on single runs, arithmetic mean"
-ELSEWHERE = "the choice made on other samples than reported, cuBLAS treated the same way"
 GEOMETRIC = "and the geometric mean"
-DEVICE = "and device time instead of do_bench, the same shapes: no host gaps"
 ONE_GRID = "and one grid for all shapes: one program an SM"
-BY_LUCK = "for comparison, cuBLAS by the first rule against itself: best of its own repeats"
 
 
 @dataclass(frozen=True)
@@ -40,6 +36,39 @@ class Step:
     colour: str
     speedups: tuple[float, ...] = ()
     mean: statistics.Mean = "geometric"
+
+
+def counted(run: Run, variant: str) -> int:
+    """A variant's candidates in a run: the repeats of cuBLAS, say."""
+    return sum(candidate["variant"] == variant for candidate in run.candidates)
+
+
+def halves(run: Run) -> tuple[int, int]:
+    """How many samples of each candidate a choice is made on and how many others are reported, then turned round."""
+    return run.header["rounds"] - run.header["rounds"] // 2, run.header["rounds"] // 2
+
+
+def as_the_thread(called: Run) -> str:
+    grids = counted(called, VARIANT)
+    return f"as the thread computed it: do_bench, best of up to {grids} grids on a single run each, arithmetic mean"
+
+
+def elsewhere(called: Run) -> str:
+    choosing, reported = halves(called)
+    return (
+        f"chosen on {choosing} of each grid's samples, reported on the other {reported}; cuBLAS treated the same way, "
+        f"best of its {counted(called, source.BASELINE)} repeats"
+    )
+
+
+def on_device(device: Run) -> str:
+    choosing, reported = halves(device)
+    return f"and device time, no host gaps, instead of do_bench: chosen on {choosing}, reported on {reported}"
+
+
+def by_luck(called: Run) -> str:
+    repeats = counted(called, source.BASELINE)
+    return f"for comparison, cuBLAS by the first rule against itself: best of its {repeats} repeats"
 
 
 def common_problems(runs: list[Run]) -> list[Run]:
@@ -57,10 +86,10 @@ def chain(called: Run, device: Run) -> list[Step]:
     one = ([base[p] for p in base if p in mine], [mine[p] for p in base if p in mine])
     blue, orange, green = style.PALETTE[0], style.PALETTE[1], style.PALETTE[2]
     return [
-        _step(AS_THE_THREAD, first, orange, "arithmetic"),
-        _step(ELSEWHERE, held, blue, "arithmetic"),
+        _step(as_the_thread(called), first, orange, "arithmetic"),
+        _step(elsewhere(called), held, blue, "arithmetic"),
         _step(GEOMETRIC, held, blue),
-        _step(DEVICE, honest, green),
+        _step(on_device(device), honest, green),
         _step(ONE_GRID, one, green),
     ]
 
@@ -143,7 +172,7 @@ def draw(results: Path) -> Figure:
     runs = [source.require(results, name) for name in ("grids_do_bench", "grids")]
     called, device = common_problems(runs)
     steps = chain(called, device)
-    lucky = Step(BY_LUCK, luck(called), style.GREY)
+    lucky = Step(by_luck(called), luck(called), style.GREY)
     figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(11, 10), height_ratios=(6, 4, 7))
     dots(top, [*steps, lucky])
     problems = len({row.problem for row in called.rows})
@@ -156,9 +185,10 @@ def draw(results: Path) -> Figure:
     figure.suptitle("The thread's averages, computed its way and another", x=0.01, ha="left", fontweight="bold")
     figure.subplots_adjust(left=0.4, right=0.84, top=0.93, bottom=0.11, hspace=0.42)
     notes = "; ".join(source.describe(run) for run in runs)
+    more = [name for name in others if name not in {run.id for run in runs}]
     style.small_print(
         figure,
-        f"{notes}\nAlso read: {', '.join(others)}. Bars: 95 % bootstrap over problems, in pairs.\n"
+        f"{notes}\nAlso read: {', '.join(more) or 'none'}. Bars: 95 % bootstrap over problems, in pairs.\n"
         f"{do_bench_told(called)}.",
     )
     return figure

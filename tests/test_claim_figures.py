@@ -94,6 +94,19 @@ def test_what_selection_alone_changes_is_drawn_with_its_own_paired_interval() ->
     assert averages.do_bench_told(called).startswith("do_bench: 2 ms of warm-up, 8 ms measured; Triton's defaults")
 
 
+def test_the_averages_say_of_how_many_samples_and_candidates_each_is_the_best() -> None:
+    called = source.require(RESULTS, "grids_do_bench")
+    few = Run(called.path, called.header | {"rounds": 5, "candidates": called.candidates[:3]}, called.rows)
+    assert averages.halves(few) == (3, 2) and averages.counted(few, source.BASELINE) == 2
+    drawn = averages.draw(RESULTS)
+    texts = " ".join(" ".join(text.get_text().split()) for text in drawn.axes[0].get_yticklabels())
+    grids = sum(c["variant"] == averages.VARIANT for c in called.candidates)
+    assert f"best of up to {grids} grids" in texts and "chosen on 1 of each grid's samples" in texts
+    notes = drawn.texts[-1].get_text()
+    assert notes.count("grids_do_bench-") == 1 and "Also read: thread_sampled-" in notes
+    plt.close(drawn)
+
+
 def test_every_verdict_has_a_line_and_the_band_is_drawn() -> None:
     drawn = regressions.draw(RESULTS)
     axes = drawn.axes[0]
