@@ -32,6 +32,9 @@ SPILLS = [
 TARGETS = {"sm_80": ("-", "o"), "sm_86": ((0, (4, 2)), "s"), "sm_90": (":", "^")}
 """Line and marker of an architecture: the A100's, the RTX 3090's, the H100's."""
 
+APART = (0.19, 0.055)
+"""How far kernels and architectures stand beside each other, in versions."""
+
 
 def record(document: Document, parts: tuple[str, ...], target: str, version: str) -> dict[str, Any] | None:
     """The kernel of a variant, and at a block where one is given, for an architecture by this version."""
@@ -44,17 +47,20 @@ def record(document: Document, parts: tuple[str, ...], target: str, version: str
 
 
 def lines(axes: Axes, document: Document, drawn: list[Any], quantity: str) -> None:
-    """One line a kernel and architecture over the versions; a cross at the bottom where it does not compile."""
-    for name, parts, colour in drawn:
-        for target, (dashes, marker) in TARGETS.items():
+    """One line a kernel and architecture over the versions, beside each other, for many have the same numbers; a cross
+    at the bottom where it does not compile."""
+    for kernel, (name, parts, colour) in enumerate(drawn):
+        for place, (target, (dashes, marker)) in enumerate(TARGETS.items()):
+            aside = APART[0] * (kernel - (len(drawn) - 1) / 2) + APART[1] * (place - (len(TARGETS) - 1) / 2)
             found = [(i, record(document, parts, target, version)) for i, version in enumerate(VERSIONS)]
             good = [(i, r[quantity]) for i, r in found if r and r["status"] == "ok"]
             failed = [i for i, r in found if r and r["status"] != "ok"]
             if good:
                 label = name if target == "sm_80" else None
                 x, y = zip(*good, strict=True)
-                axes.plot(x, y, linestyle=dashes, marker=marker, color=colour, label=label, linewidth=1.5, ms=4.5)
-            axes.plot(failed, [0] * len(failed), "X", color=colour, mec=style.INK, mew=0.5, ms=8)
+                look = {"linestyle": dashes, "marker": marker, "color": colour, "linewidth": 1.2, "ms": 4}
+                axes.plot([i + aside for i in x], y, label=label, **look)
+            axes.plot([i + aside for i in failed], [0] * len(failed), "X", color=colour, mec=style.INK, mew=0.5, ms=6.5)
     axes.set_xticks(range(len(VERSIONS)), VERSIONS)
     axes.set_xlim(-0.3, len(VERSIONS) - 0.7)
     top = axes.get_ylim()[1]
@@ -86,7 +92,8 @@ def draw(results: Path) -> Figure:
     style.small_print(
         figure,
         f"{document.id}, compiled offline. Instructions are counted where they stand in the largest loop with matrix "
-        "instructions, not by how often they run.\n" + textwrap.fill(failing(document), 205),
+        "instructions, not by how often they run. Lines stand beside each other, for many have the same numbers.\n"
+        + textwrap.fill(failing(document), 205),
     )
     return figure
 

@@ -178,6 +178,17 @@ def test_every_architecture_has_a_line_of_each_kernel() -> None:
     plt.close(drawn)
 
 
+def test_no_kernel_hides_another_of_the_same_numbers() -> None:
+    drawn = compiled.draw(RESULTS)
+    drawn.canvas.draw()
+    for axes in drawn.axes:
+        lines = [line for line in axes.lines if len(line.get_xdata())]
+        points = [axes.transData.transform(point) for line in lines for point in line.get_xydata()]
+        apart = [np.hypot(*(x - y)) for i, x in enumerate(points) for y in points[:i]]
+        assert len(points) > 10 and min(apart) > 4  # of 120 pixels an inch
+    plt.close(drawn)
+
+
 def test_labels_of_the_order_figure_were_measured() -> None:
     run = source.require(RESULTS, "order")
     for linear, swizzled, _ in swizzle.PAIRS.values():
