@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,15 @@ def fitted(run: Run, every: list[Point]) -> Constants:
     """The model's constants from the shapes that are not the thread's, up to one program an SM, as in the paper."""
     sms = run.header["device"]["sms"]
     return fit([(s, row.median) for problem, s, row in every if problem not in THREAD and s.programs <= sms], sms)
+
+
+def error(run: Run, every: list[Point], constants: Constants) -> tuple[float, float, int]:
+    """The factor by which the model is off on the thread's shapes up to one program an SM, in either direction: the
+    geometric mean and the most, and of how many measurements; NaN of none."""
+    sms = run.header["device"]["sms"]
+    shown = [(s, row.median) for problem, s, row in every if problem in THREAD and s.programs <= sms]
+    off = [abs(math.log(constants.predict(schedule, sms) / time)) for schedule, time in shown]
+    return (math.exp(sum(off) / len(off)), math.exp(max(off)), len(off)) if off else (math.nan, math.nan, 0)
 
 
 def resident_limit(every: list[Point]) -> float | None:
@@ -121,8 +132,13 @@ def draw(results: Path) -> Figure:
 
 def _notes(run: Run, every: list[Point], constants: Constants) -> str:
     others = len({problem for problem, _, _ in every if problem not in THREAD})
+    mean, most, count = error(run, every, constants)
+    zero = [name for name, value in asdict(constants).items() if not value]
+    bound = f" (at 0, the least that the fit allows: {', '.join(zero)})" if zero else ""
     return (
-        f"{source.describe(run)}. Grey lines: multiples of {run.header['device']['sms']} SMs.\nModel: "
+        f"{source.describe(run)}. Grey lines: multiples of {run.header['device']['sms']} SMs. Up to the first, the "
+        f"model is off by {mean:.2f}x on average and {most:.2f}x at most, of {count} times shown.\nModel: "
         f"{constants.launch:.1f} µs, {constants.sharing:.1f} µs where tiles are shared, {constants.iteration:.3f} µs a "
-        f"MAC iteration, {constants.peer:.2f} µs a further peer; fitted on {others} other shapes, P up to the SMs."
+        f"MAC iteration, {constants.peer:.2f} µs a further peer{bound}; fitted on {others} other shapes, P up to the "
+        "SMs."
     )

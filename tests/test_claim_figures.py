@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from common import documents, rows, style
+from common.decomposition import Schedule
+from common.model import Constants
 from common.rows import Run
 from experiments import claims, verdicts
 from figures import averages, claims_table, code_tables, compiled, grid, regressions, rounding, source, swizzle, waves
@@ -146,6 +148,27 @@ def test_the_model_is_fitted_on_other_shapes_than_it_is_shown_on() -> None:
     assert grid.fitted(run, every) == grid.fitted(run, others)
     assert {shape for shape, _, _ in every} - {shape for shape, _, _ in others} == set(grid.THREAD)
     assert grid.resident_limit(every) > run.header["device"]["sms"]
+
+
+def test_the_models_error_is_of_the_shapes_shown_within_its_range() -> None:
+    run = source.require(RESULTS, "grid_sweep")
+    sms, constants = run.header["device"]["sms"], Constants(5.0, 6.0, 0.25, 0.0)
+    exact = [
+        (problem, schedule, replace(row, samples=(constants.predict(schedule, sms),)))
+        for problem, schedule, row in grid.points(run)
+    ]
+    assert grid.error(run, exact, constants)[:2] == pytest.approx((1, 1))
+
+    def slower(problem: rows.Problem, schedule: Schedule) -> float:
+        wrong = (problem in grid.THREAD) != (schedule.programs <= sms)
+        return 9.0 if wrong else 0.5 if schedule.programs == sms else 1.0
+
+    off = [(p, s, replace(row, samples=(row.median * slower(p, s),))) for p, s, row in exact]
+    mean, most, count = grid.error(run, off, constants)
+    assert most == pytest.approx(2) and 1 < mean < 1.5 and 0 < count < len(off)
+    assert f"{grid.error(run, grid.points(run), grid.fitted(run, grid.points(run)))[1]:.2f}x at most" in "".join(
+        text.get_text() for text in grid.draw(RESULTS).texts
+    )
 
 
 def test_a_drift_is_no_step_behind_a_wave() -> None:
