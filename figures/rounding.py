@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import variants
 from common import style
 from common.documents import Document
 from figures import source
 
 LOOKS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "h", "p", "*", "d", "H")
 
+SPARE = ("#6a00a8", "#7a1f1f", "#1b4d3e")
+"""Colours for variants whose own another of the figure has already."""
+NEAR = 0.05
+"""Errors that are no further apart at any number of peers are on one line."""
+
+
+def colours(names: list[str]) -> dict[str, str]:
+    """Each variant's own colour, or a spare one where it is taken."""
+    found: dict[str, str] = {}
+    spare = iter(SPARE)
+    for name in names:
+        own = style.colour(name)
+        found[name] = next(spare, own) if own in found.values() else own
+    return found
+
+
+def one_line(document: Document) -> list[tuple[list[str], float]]:
+    """Variants whose errors are on one line, where there are several, and by how much they differ at most."""
+    groups: list[dict[str, dict[int, float]]] = []
+    for record in document.select(fact="rounding"):
+        if record["variant"] == source.BASELINE or any(record["variant"] in group for group in groups):
+            continue
+        name = record["variant"]
+        line = {r["peers"]: r["rms"] for r in document.select(fact="rounding", variant=name)}
+        home = next((group for group in groups if _apart({**group, name: line}) <= NEAR), None)
+        if home is None:
+            groups.append({name: line})
+        else:
+            home[name] = line
+    return [(list(group), _apart(group)) for group in groups if len(group) > 1]
+
+
+def _apart(group: dict[str, dict[int, float]]) -> float:
+    """The most by which the errors of any number of peers differ, over the least of them."""
+    at: dict[int, list[float]] = {}
+    for line in group.values():
+        for peers, error in line.items():
+            at.setdefault(peers, []).append(error)
+    return max(max(errors) / min(errors) - 1 if min(errors) else math.inf for errors in at.values())
+
 
 def errors(axes: Axes, document: Document) -> None:
     """Root mean square error of every variant, over C's, against peers; cuBLAS as a line."""
     names = list(dict.fromkeys(record["variant"] for record in document.select(fact="rounding")))
+    shown = colours([name for name in names if name != source.BASELINE])
     for number, name in enumerate(names):
         found = sorted((r["peers"], r["rms"]) for r in document.select(fact="rounding", variant=name))
         if name == source.BASELINE:
@@ -25,7 +68,7 @@ def errors(axes: Axes, document: Document) -> None:
             continue
         marker = LOOKS[number % len(LOOKS)]
         peers, error = zip(*found, strict=True)
-        axes.plot(peers, error, marker=marker, color=style.colour(name), ms=4, linewidth=1, alpha=0.8, label=name)
+        axes.plot(peers, error, marker=marker, color=shown[name], ms=4, linewidth=1, alpha=0.8, label=name)
     axes.set(xlabel="peers of the tile", ylabel="root mean square error over that of C")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, position: f"{value:g}")
@@ -85,11 +128,28 @@ def draw(results: Path) -> Figure:
     changes(middle, document)
     defects(right, document)
     figure.suptitle("Rounding by peers, bits that vary, and known defects", x=0.01, ha="left", fontweight="bold")
-    figure.tight_layout(rect=(0, 0.05, 1, 0.99))
+    figure.tight_layout(rect=(0, 0.075, 1, 0.99))
     style.small_print(
         figure,
         f"{source.describe_document(document)}. One tile, K = 16384, normal inputs; every peer's atomic add rounds C "
-        "to fp16, v02's scratchpad holds fp32.\nMiddle: the number of different results, bit for bit, and the peers of "
-        "the most widely shared tile.",
+        f"to fp16, v02's scratchpad holds fp32. {told(document)}\nMiddle: the number of different results, bit for "
+        "bit, and the peers of the most widely shared tile.",
     )
     return figure
+
+
+def told(document: Document) -> str:
+    """Which curves hide one another, and which variants are not here."""
+    text = "\nLeft, on one line: "
+    text += "; ".join(
+        f"{', '.join(map(_short, names))} (at most {100 * apart:.1f} % apart)" for names, apart in one_line(document)
+    )
+    here = {record["variant"] for record in document.select(fact="rounding")}
+    absent = [name for name in variants.names() if name not in here]
+    if absent:
+        text += f". Kernels in plain Triton alone: not here are {', '.join(map(_short, absent))}."
+    return text
+
+
+def _short(name: str) -> str:
+    return name[:3] if source.is_numbered(name) else name

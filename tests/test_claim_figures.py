@@ -344,6 +344,20 @@ def test_the_defects_are_drawn() -> None:
     plt.close(drawn)
 
 
+def test_curves_that_hide_one_another_are_named_and_have_their_own_colours() -> None:
+    document = source.require_document(RESULTS, "facts")
+    drawn = rounding.draw(RESULTS)
+    lines = [line for line in drawn.axes[0].lines if line.get_label() != "cuBLAS"]
+    assert len({line.get_color() for line in lines}) == len(lines) > 9
+    told = rounding.told(document)
+    assert "v00, v01, v03, v04, v05, v06, v07, v08, split_k (at most" in told and "; v02, v09 (at most 0.0 %" in told
+    assert "plain Triton alone: not here are v10, " in told and told.strip() in drawn.texts[-1].get_text()
+    plt.close(drawn)
+    apart = [r | {"rms": r["rms"] * (2 if r["variant"] == "split_k" else 1)} for r in document.records if "rms" in r]
+    groups = rounding.one_line(documents.Document(document.path, document.header, apart))
+    assert not any("split_k" in names for names, _ in groups) and all(most <= rounding.NEAR for _, most in groups)
+
+
 def test_facts_of_the_thread_hold_on_the_gpu() -> None:
     document = source.require_document(RESULTS, "facts")
     third = {r["variant"]: r for r in document.select(fact="third_tile")}
