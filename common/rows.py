@@ -23,7 +23,7 @@ from scipy import stats
 
 from common.errors import DamagedRun, NoCandidate
 from common.record import recorded
-from common.statistics import Interval
+from common.statistics import RESAMPLES, Interval
 
 Problem = tuple[int, int, int]
 STATUSES = (
@@ -379,5 +379,5 @@ def bootstrap_interval(values: Iterable[float], statistic: str = "gmean", seed: 
     function = {"gmean": stats.gmean, "median": np.median}[statistic]
     batch = 2000 if len(sample) < 16384 else 100  # all resamples of a whole corpus at once would take gigabytes
     generator, options = np.random.default_rng(seed), {"method": "percentile", "vectorized": True, "batch": batch}
-    result = stats.bootstrap((sample,), function, n_resamples=2000, rng=generator, **options)
+    result = stats.bootstrap((sample,), function, n_resamples=RESAMPLES, rng=generator, **options)
     return float(result.confidence_interval.low), float(result.confidence_interval.high)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from common import rows
 from common.statistics import first_best, held_out_best, mean_ratio, median_ratio
 
 
@@ -67,3 +68,10 @@ def test_a_choice_among_equals_gains_by_its_minimum_alone() -> None:
 def test_a_candidate_that_is_better_is_chosen() -> None:
     samples = {"slow": [2.0, 2.1, 2.0, 2.1], "fast": [1.0, 1.1, 1.0, 1.1]}
     assert held_out_best(samples) == pytest.approx(np.sqrt(1.1))
+
+
+def test_ratios_have_one_interval_whoever_shows_them() -> None:
+    generator = np.random.default_rng(7)
+    x, y = generator.lognormal(size=(2, 301))
+    pairs, ratios = mean_ratio(x, y), rows.mean_interval(list(x / y))
+    assert (pairs.value, pairs.low, pairs.high) == pytest.approx((ratios.value, ratios.low, ratios.high), rel=1e-12)
