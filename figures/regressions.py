@@ -53,7 +53,7 @@ def row(axes: Axes, position: int, outcome: Outcome) -> None:
     axes.text(1.015, position, outcome.verdict, color=colour, fontweight="bold", **place)
     if has_interval(outcome):
         axes.text(1.295, position, outcome.shown, color=style.INK, **place)
-        axes.text(1.555, position, outcome.band, color=style.FAINT, **place)
+        axes.text(1.77, position, outcome.band, color=style.FAINT, **place)
 
 
 def label(answer: Answer, outcome: Outcome) -> str:

@@ -118,6 +118,11 @@ def test_every_verdict_has_a_line_and_the_band_is_drawn() -> None:
     assert sum(text in regressions.COLOURS for text in shown) == len(lines)
     assert {o.band for o in lines if regressions.has_interval(o)} <= set(shown)
     words = [text for text in axes.texts if text.get_color() == style.FAINT and "\n" in text.get_text()]
+    drawn.canvas.draw()
+    ratios = [text.get_window_extent() for text in axes.texts if text.get_text() in {o.shown for o in lines}]
+    bands = [text.get_window_extent() for text in axes.texts if text.get_text() in {o.band for o in lines if o.band}]
+    assert max(box.x1 for box in ratios) < min(box.x0 for box in bands)
+    assert max(box.x1 for box in bands) < drawn.bbox.x1
     line_at_one = next(line for line in axes.lines if list(line.get_xdata()) == [1, 1])
     assert words and all(text.get_zorder() > line_at_one.get_zorder() for text in words)
     plt.close(drawn)
