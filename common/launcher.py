@@ -301,12 +301,15 @@ def prepare(
 ) -> Prepared:
     """Check contract, plan and co-residency, and allocate C if `out` is None; nothing is launched.
 
+    `max_programs`: the most programs to take for resident, at least 1, where others hold part of the GPU.
     `guarded=False` leaves out the guard on a program's tiles and share, to show or to time what lies behind it.
     Raises UnsupportedProblem, NotCoResident, NoDevice, UnsupportedTriton where the interpreter cannot run, and Triton's
     OutOfResources for waiting variants.
     """
     card = variant.card
     config = config or card.default
+    if max_programs is not None and (type(max_programs) is not int or max_programs < 1):
+        raise UnsupportedProblem(f"max_programs={max_programs!r}: a whole number of at least 1")
     check_config(variant, config)
     if card.kernels and interpreter.interpreting():
         interpreter.require_interpreter()

@@ -152,7 +152,7 @@ def stress(
         str | None, typer.Option(help="of random, replay, beside, guard, sanitizer; comma-separated, default all")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="processes at a time, one a variant")] = 4,
-    limit: Annotated[float, typer.Option(help="seconds of silence after which a process is killed")] = 60.0,
+    limit: Annotated[float, typer.Option(min=1, help="seconds of silence after which a process is killed")] = 60.0,
     sanitizer_limit: Annotated[
         float, typer.Option(min=1, help="seconds for everything that the sanitizer does")
     ] = 240.0,

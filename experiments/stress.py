@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,8 @@ TOOLS = {"memcheck": ["--report-api-errors", "no"], "synccheck": [], "racecheck"
 """Of compute-sanitizer, with options; racecheck sees shared memory only."""
 SANITIZER = "sanitizer"
 """A mode beside those of the children."""
+INTERPRETED = "random"
+"""The mode that runs without a GPU."""
 SANITIZER_SECONDS = 240.0
 """For everything that compute-sanitizer does, unless said otherwise."""
 PAIR_SECONDS = 90.0
@@ -142,10 +145,11 @@ def sanitized(
 
     def watch(pair: tuple[str, str]) -> dict[str, Any]:
         name, tool = pair
-        status, summary, said = _watched(program, tool, name, min(end - time.monotonic(), PAIR_SECONDS))
+        status, summary, text = _watched(program, tool, name, min(end - time.monotonic(), PAIR_SECONDS))
         notice(f"{name} {tool}: {status} {summary}")
         row = {"mode": SANITIZER, "tool": tool, "variant": name, "status": status, "summary": summary, "launches": 1}
-        return row if status == "clean" else row | {"said": said}
+        row |= _launched(text)
+        return row if status == "clean" else row | {"said": _said(text)}
 
     # The last first: the newest kernels are those that the tools slow down most.
     pairs = [(name, tool) for name in names for tool in TOOLS][::-1]
@@ -153,10 +157,10 @@ def sanitized(
         return list(pool.map(watch, pairs))[::-1]
 
 
-def _watched(program: str, tool: str, name: str, seconds: float) -> tuple[str, str, list[str]]:
-    """How it ended, in one line, and the first lines of what the tool said."""
+def _watched(program: str, tool: str, name: str, seconds: float) -> tuple[str, str, str]:
+    """How it ended, in one line, and all that was printed."""
     if seconds <= 0:
-        return "timeout", "no time was left for it", []
+        return "timeout", "no time was left for it", ""
     command = [program, "--tool", tool, *TOOLS[tool], "--error-exitcode", str(FOUND_ERRORS), sys.executable]
     command += ["-m", "experiments.stress_child", name]
     # In a session of its own: the tool starts the program that holds the GPU, and both must go.
@@ -168,13 +172,19 @@ def _watched(program: str, tool: str, name: str, seconds: float) -> tuple[str, s
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         text, _ = process.communicate()
-        return "timeout", f"not over after {seconds:.0f} s: {_last_line(text)}", _said(text)
+        return "timeout", f"not over after {seconds:.0f} s: {_last_line(text)}", text
     # What the program prints as it ends may stand before the mark in the same line.
     lines = [line.rpartition(MARK)[2].strip() for line in text.splitlines() if "SUMMARY" in line]
     found = lines[-1] if lines else _last_line(text)
     if process.returncode == 0 and lines:
-        return "clean", found, []
-    return ("errors" if process.returncode == FOUND_ERRORS else "failed"), found, _said(text)
+        return "clean", found, text
+    return ("errors" if process.returncode == FOUND_ERRORS else "failed"), found, text
+
+
+def _launched(text: str) -> dict[str, Any]:
+    """What the child says it launched; nothing where it did not come to that."""
+    found = re.search(r'\{"watched": (\{.*?\})\}', text)
+    return json.loads(found[1]) if found else {}
 
 
 def _said(text: str) -> list[str]:
@@ -204,6 +214,8 @@ def plan(
     for mode in wanted:
         if mode not in (*MODES, SANITIZER):
             raise UnsupportedProblem(f"no mode {mode!r}; nearest: {nearest(mode, (*MODES, SANITIZER))}")
+        if dry_run and modes and mode != INTERPRETED:
+            raise UnsupportedProblem(f"mode {mode!r} needs a GPU; the interpreter has {INTERPRETED!r} alone")
     each = -(-launches // len(names))
     return Stress([Task(name, each, replays, problems, seed, wanted) for name in names])
 

@@ -9,6 +9,7 @@ among the names is the control.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
@@ -419,7 +420,7 @@ def main(names: list[str]) -> int:
             lane.once(1)
         child._synchronize()
         failed += int(lane.differences) > 0
-        print(f"{child.variant.name} {lane.facts()} wrong elements: {int(lane.differences)}", flush=True)
+        print(json.dumps({"watched": lane.facts() | {"wrong_elements": int(lane.differences)}}), flush=True)
     return failed
 
 

@@ -96,14 +96,18 @@ def _stress(results: Path) -> str:
     launches = sum(record["launches"] for record in runs)
     wrong = [record["variant"] for record in bad if record["status"] == "wrong"]
     whose = f" (all of {', '.join(sorted(set(wrong)))})" if wrong else ""
-    without = sorted(set(map(_number, _with_kernels())) - {_number(record["variant"]) for record in runs})
-    left_out = f"; without {', '.join(without)}, which came later" if without else ""
+    left_out = _left_out(runs)
     return (
         f"{found.header['device']['name']}, Triton {found.header['versions']['triton']}: {launches:,} launches "
         f"({_by_mode(runs)}) of random problems with integer inputs on two streams, compared exactly: pieces of work "
         f"with a wrong result {len(wrong)}{whose}, hung {hung}, crashed {len(bad) - hung - len(wrong)}{left_out} "
         f"(`{found.id}`)"
     )
+
+
+def _left_out(records: list[dict[str, Any]]) -> str:
+    without = sorted(set(map(_number, _with_kernels())) - {_number(record["variant"]) for record in records})
+    return f"; without {', '.join(without)}, which came later" if without else ""
 
 
 def _with_kernels() -> list[str]:
@@ -139,4 +143,9 @@ def _sanitizer(results: Path) -> str:
         for record in document.records
         if record["variant"] == CONTROL and record["status"] == "errors"
     ]
-    return f"compute-sanitizer on one launch of each variant: {'; '.join(told)} (`{document.id}`)"
+    # Older documents do not say what was launched.
+    peers = {record["variant"]: record["peers"] for record in document.records if "peers" in record}
+    if peers:
+        told.append(f"{sum(count > 1 for count in peers.values())} of {len(peers)} launches share tiles")
+    left_out = _left_out(document.records)
+    return f"compute-sanitizer on one launch of each variant: {'; '.join(told)}{left_out} (`{document.id}`)"

@@ -52,6 +52,14 @@ def test_max_programs_caps_what_is_resident(device: str) -> None:
         prepare(variants.get("v06"), a, b, config=config, max_programs=7)
 
 
+@pytest.mark.parametrize("value", [0, -1, 2.5, float("nan"), "4", True])
+@pytest.mark.parametrize("name", ["v04", "v06"])
+def test_max_programs_is_a_count(name: str, value: object, device: str) -> None:
+    a, b = make_inputs(Problem(32, 32, 64), device=device)
+    with pytest.raises(UnsupportedProblem, match="a whole number of at least 1"):
+        prepare(variants.get(name), a, b, max_programs=value)
+
+
 @pytest.mark.usefixtures("on_132_sms")
 def test_v05_waits_for_a_running_program_and_is_never_refused(device: str) -> None:
     a, b = make_inputs(Problem(64, 64, 64 * 300), device=device)

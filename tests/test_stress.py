@@ -104,6 +104,8 @@ def test_the_plan_divides_launches_and_refuses_what_is_none() -> None:
     for name, dry_run, why in (("v10", True, "can be interpreted"), ("torch_matmul", False, "no kernels of its own")):
         with pytest.raises(UnsupportedProblem, match=why):
             stress.plan(10, 1, 1, name, None, 0, dry_run)
+    with pytest.raises(UnsupportedProblem, match="'guard' needs a GPU"):
+        stress.plan(10, 1, 1, "v05", "random,guard", 0, dry_run=True)
 
 
 def test_problems_are_legal_and_reproduced_by_the_seed() -> None:
@@ -131,7 +133,8 @@ echo "========= COMPUTE-SANITIZER"
 case "$*" in
   *memcheck*v06*) echo "========= ERROR SUMMARY: 1 error"; exit 23 ;;
   *racecheck*) echo "no device"; exit 1 ;;
-  *) echo "========= ERROR SUMMARY: 0 errors" ;;
+  *) echo '{"watched": {"problem": [32, 32, 64], "peers": 2, "wrong_elements": 0}}'
+     echo "========= ERROR SUMMARY: 0 errors" ;;
 esac
 """
 
@@ -145,6 +148,8 @@ def test_a_sanitizers_error_is_laid_to_one_variant(tmp_path: Path, monkeypatch: 
     found = {(row["tool"], row["variant"]): row["status"] for row in rows}
     assert found[("memcheck", "v05")] == "clean" and found[("memcheck", "v06")] == "errors"
     assert found[("synccheck", "v06")] == "clean" and found[("racecheck", "v05")] == "failed"
+    told = {(row["tool"], row["variant"]): row.get("peers") for row in rows}
+    assert told[("memcheck", "v05")] == 2 and told[("racecheck", "v05")] is None
 
 
 def test_with_variants_in_gluon_the_sanitizer_watches_the_control(
