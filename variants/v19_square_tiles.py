@@ -20,7 +20,10 @@ CARD = Card(
     idea="192 rows and 192 columns a CTA, as four accumulators: less of A and B from L2 for each multiplication than v16",
     position="beyond the thread",
     parent="v16",
-    changed=("load_operands", "mac_loop", "store_tile", "multiply", "persistent_tiles"),
+    changed=(
+        "load_operands", "mac_loop", "in_register_order", "in_matrix_order", "store_partial", "sum_of_partials", "store_tile",
+        "multiply", "persistent_tiles",
+    ),
     diff_budget=190,
     language="gluon",
     twin="v09",
