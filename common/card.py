@@ -125,11 +125,16 @@ class Contract:
 
 @dataclass(frozen=True)
 class Defect:
-    """A known weakness and the test that shows it."""
+    """A known weakness and the test that shows it.
+
+    `readings`: of a lock that is raised too early, those of `common.memory_model` in which it is; empty for other
+    defects.
+    """
 
     id: str
     summary: str
     test: str
+    readings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

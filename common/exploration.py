@@ -13,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Progressbar
 
 from common import interpreter, schedules
-from common.card import Card
+from common.defects import Explanation
 from common.errors import NotCoResident, UnsupportedProblem, nearest
 from common.launcher import Variant
-from common.machine import STARVED, Finding, Machine, Rules
+from common.machine import STARVED, Machine, Rules
 from common.memory_model import READINGS
 from common.protocols import Small, small_config
 from common.scenario import Scenario, Setup, build
@@ -77,14 +77,18 @@ def explore_variant(variant: Variant, request: Request, progress: Progress = lam
     reports = []
     with interpreter.exploring(scenario.kernels):
         for reading in request.readings:
-            machine = scenario.machine(_rules(request, reading))
+            rules = _rules(request, reading)
+            machine, explained = scenario.machine(rules), Explanation(variant.card, scenario, rules)
             if request.exhaustive:
-                most = request.schedules
-                found = schedules.exhaust(machine, request.most_states, most_schedules=most, progress=progress)
+                limits = {"most_states": request.most_states, "most_schedules": request.schedules}
+                found = schedules.exhaust(machine, **limits, progress=progress)
+                found = explained.searched(found, lambda other, limits=limits: schedules.exhaust(other, **limits))
             else:
                 wanted = request.schedules or USUAL_SCHEDULES
-                found = schedules.explore(machine, wanted, request.seed, request.strategy, progress=progress)
-            reports.append(_report(variant, request, reading, machine, found))
+                found = schedules.explore(
+                    machine, wanted, request.seed, request.strategy, progress=progress, judge=explained
+                )
+            reports.append(_report(variant, request, reading, machine, found, explained))
     return reports
 
 
@@ -120,17 +124,19 @@ def replay_variant(variant: Variant, request: Request, schedule: str) -> dict[st
         }
 
 
-def _report(variant: Variant, request: Request, reading: str, machine: Machine, found: Exploration) -> dict[str, Any]:
+def _report(
+    variant: Variant, request: Request, reading: str, machine: Machine, found: Exploration, explained: Explanation
+) -> dict[str, Any]:
     findings = []
     for finding, outcome, number, seed in found.found.values():
-        short = schedules.shrink(machine, finding, outcome.actions, most_states=5_000)
-        again = schedules.replay(machine, short)
-        shown = next(f for f in again.findings if (f.kind, f.places) == (finding.kind, finding.places))
+        short = schedules.shrink(machine, finding, outcome.actions, most_states=5_000, judge=explained)
+        again = explained(schedules.replay(machine, short))
+        shown = next(f for f in again.findings if f.key == finding.key)
         findings.append(
             {
                 "kind": finding.kind,
                 "message": shown.message,
-                "known": known_defect(variant.card, finding, found, request.setup.guarded),
+                "known": finding.defect,
                 "refusal": _refusal(variant, request) if STARVED in finding.places else "",
                 "schedule": number,
                 "seed": seed,
@@ -178,27 +184,6 @@ def _again(variant: Variant, request: Request, reading: str, schedule: str) -> s
     words += ["--shared-workspace"] if setup.shared_workspace else []
     words += [] if setup.guarded else ["--unguarded"]
     return shlex.join(map(str, [*words, "--replay", schedule]))
-
-
-def known_defect(card: Card, finding: Finding, found: Exploration, guarded: bool) -> str:
-    """The defect of the card that explains a finding, or an empty text.
-
-    A deadlock is explained by too few resident programs only where those that are not dispatched would end it. Races
-    and wrong sums of a launch that the launcher would refuse are explained by no defect but v03's.
-    """
-    defects = {defect.id for defect in card.defects}
-    if finding.kind == "deadlock" and STARVED in finding.places and "not_co_resident" in defects:
-        return "not_co_resident"
-    if (
-        guarded
-        and "race" in found.kinds
-        and finding.kind in ("race", "wrong result")
-        and "no_barrier_before_lock" in defects
-    ):
-        return "no_barrier_before_lock"
-    if finding.kind in ("out of bounds", "wrong result") and "third_tile" in defects:
-        return "third_tile"
-    return ""
 
 
 def _refusal(variant: Variant, request: Request) -> str:

@@ -21,20 +21,30 @@ from common.memory_model import WARPS, Clock, Division, History, Interner, Part,
 
 Action = int | tuple[int, int]
 Kind = Literal["race", "deadlock", "wrong result", "uninitialised", "out of bounds", "no end"]
+Repair = Literal["barrier", "release"]
 UNBORN, WAITING, RUNNING, PARKED, DONE = range(5)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault. `places`: the code that takes part, which tells two faults of a kind apart."""
+    """One fault. `places`: the code that takes part, which tells two faults of a kind apart. `defect`: the known defect
+    that explains it (`common.defects`), which tells two faults at the same places apart; empty where none does."""
 
     kind: Kind
     message: str
     places: tuple[str, ...] = ()
+    defect: str = ""
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...], str]:
+        """Equal for two findings of the same fault."""
+        return self.kind, self.places, self.defect
 
 
 STARVED = "programs that are not dispatched"
 """Among a deadlock's places where it is for want of residency alone."""
+UNORDERED_LAUNCHES = "launches on two streams"
+"""Among a race's places where it is between launches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +81,9 @@ class Rules:
     `reading`: which CTA barriers there are. `residents`: programs that run at once, None for all. `dispatch`: in which
     order programs get a free place: ascending, as NVIDIA GPUs are seen to do, or any, which is all that CUDA promises.
     `late_stores`: a plain store may arrive in memory after its program has gone on. `races`: track which accesses are
-    ordered; without it only values and waiting are explored, and stores are never late.
+    ordered; without it only values and waiting are explored, and stores are never late. `repaired`: what the kernels
+    are given where they raise a lock, to see what its absence explains: a CTA barrier before, or that a plain store
+    which raises one is an atomic with release order.
     """
 
     reading: Reading
@@ -79,6 +91,7 @@ class Rules:
     dispatch: Literal["ascending", "any"] = "ascending"
     late_stores: bool = True
     races: bool = True
+    repaired: frozenset[Repair] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -415,13 +428,14 @@ class Machine:
                 state.nodes[i] = child
             return
         parts = self.division.parts(node)
-        if access.kind == "atomic":
+        if self._access(node).kind == "atomic":
             self._arrive_own(state, i, parts)
         news = self._outcome(state, i, node, parts)
         child = program.step(node, self._answer(node, parts, news))
         if self._park(state, i, node, child):
             return
-        if access.kind == "atomic" and access.scalar and self.rules.reading.before_scalar_atomic:
+        before = access.kind == "atomic" and access.scalar and self.rules.reading.before_scalar_atomic
+        if before or ("barrier" in self.rules.repaired and _raises_lock(node)):
             self._barrier(state, i)
         for part, (old, new) in zip(parts, news, strict=True):
             self._note(state, i, node, part, old != new, findings)
@@ -430,6 +444,12 @@ class Machine:
         if access.kind == "atomic" and access.scalar and after:
             self._barrier(state, i)
         state.nodes[i] = child
+
+    def _access(self, node: Node) -> Access:
+        """A node's access, as it is or repaired."""
+        if "release" in self.rules.repaired and node.access.kind == "store" and _raises_lock(node):
+            return replace(node.access, kind="atomic", operation="store", sem="release", scope="gpu")
+        return node.access
 
     def _fill(self, state: State, i: int) -> None:
         instance = self.instances[i]
@@ -522,7 +542,7 @@ class Machine:
 
     def _note(self, state: State, i: int, node: Node, part: Part, changes: bool, findings: list[Finding]) -> None:
         """Look for races of one part of an access, then record it and the order that it makes."""
-        access, atom = node.access, part.atom
+        access, atom = self._access(node), part.atom
         reads = access.kind == "load" or (access.kind == "atomic" and access.operation not in ("store", "xchg"))
         if state.fresh[atom] and reads:
             text = f"{self.instances[i].name} reads {self.division.place(atom)}, which nobody has set ({access.where})"
@@ -562,14 +582,18 @@ class Machine:
         whose = f"{mine.name} ({node.access.where}) and {other.name} ({place})"
         if other == mine:
             whose = f"two warps of {mine.name} ({node.access.where} and {place})"
-        return Finding(
-            "race", f"{whose} access {self.division.place(atom)} unordered", tuple(sorted((node.access.where, place)))
-        )
+        message = f"{whose} access {self.division.place(atom)} unordered"
+        places = tuple(sorted((node.access.where, place)))
+        if other.stream != mine.stream:
+            message += f": they are of two launches, on streams {mine.stream + 1} and {other.stream + 1}"
+            places = (*places, UNORDERED_LAUNCHES)
+        return Finding("race", message, places)
 
     def _write(self, state: State, i: int, node: Node, part: Part, new: int) -> None:
-        if node.access.kind == "load":
+        access = self._access(node)
+        if access.kind == "load":
             return
-        if node.access.kind == "store" and self.rules.late_stores and self.rules.races:
+        if access.kind == "store" and self.rules.late_stores and self.rules.races:
             agent = i * WARPS + part.warp
             state.pending[i] = (*state.pending[i], (agent, state.clocks[agent][agent], part.atom, new))
         else:
@@ -592,3 +616,10 @@ class Machine:
             if store[2] in atoms:
                 self._arrive(state, i, store)
         state.pending[i] = tuple(store for store in state.pending[i] if store[2] not in atoms)
+
+
+def _raises_lock(node: Node) -> bool:
+    """Whether an access sets a tile's lock whatever it held, as one does who has stored the tile."""
+    access = node.access
+    sets = access.kind == "store" or access.operation in ("store", "xchg")
+    return sets and access.scalar and node.buffer.name.partition("#")[0] == "locks"

@@ -20,6 +20,7 @@ import triton
 
 from common import interpreter, schedules
 from common.card import Card, Config, WaitsFor
+from common.defects import Explanation, early_locks
 from common.errors import ProtocolFault
 from common.launcher import Variant, prepare
 from common.machine import Finding, Machine, Rules
@@ -56,10 +57,11 @@ class Properties:
 
     `waits_for`: which programs, by number, ended a wait. `residents`: by dispatch order, the fewest programs that must
     run at once so that no schedule hangs, for a tile of four peers on four programs and for tiles of two on four.
-    `races`: by reading, the places that race. `needs_zero`: C must be zero before the launch. `locks_left`: what
-    locks, flags and counters hold afterwards. `reproducible`: by number of peers, whether C's bits are the same in
-    every order.
-    `nan_spread`: Inf in one tile reaches the program's next. `lifetime`: by scenario, the kinds of faults found.
+    `races`: by reading, the places that race. `unexplained`: by reading, the faults that no defect of the card
+    explains. `needs_zero`: C must be zero before the launch. `locks_left`: what locks, flags and counters hold
+    afterwards. `reproducible`: by number of peers, whether C's bits are the same in every order.
+    `nan_spread`: Inf in one tile reaches the program's next. `lifetime`: by scenario, the kinds of faults found that no
+    defect of the card explains.
     `schedules`, `states`: how much was explored; `complete`: nothing was cut off in the exhaustive searches.
     """
 
@@ -68,6 +70,7 @@ class Properties:
     waits_for: WaitsFor
     residents: dict[str, dict[str, int]]
     races: dict[str, list[str]]
+    unexplained: dict[str, list[str]]
     needs_zero: bool
     locks_left: list[int]
     reproducible: dict[str, bool]
@@ -122,28 +125,32 @@ class Examination:
         self.complete = True
         self.waits: set[tuple[int, int]] = set()
         self.wrong: dict[str, bool] = {}
+        self.unexplained: dict[str, list[str]] = {}
 
     @contextlib.contextmanager
-    def _machine(self, small: Small, rules: Rules, setup: Setup) -> Iterator[Machine]:
+    def _machine(self, small: Small, rules: Rules, setup: Setup) -> Iterator[tuple[Machine, Explanation]]:
         scenario = build(self.variant, small.problem, small_config(self.variant.card, small), setup)
         with interpreter.exploring(scenario.kernels):
-            yield (machine := scenario.machine(rules))
+            machine = scenario.machine(rules)
+            yield machine, Explanation(self.variant.card, scenario, rules)
         self.waits |= machine.waits
 
-    def sample(self, small: Small, rules: Rules, setup: Setup) -> dict[tuple[str, tuple[str, ...]], Finding]:
+    def sample(self, small: Small, rules: Rules, setup: Setup) -> list[Finding]:
         """The faults that random and PCT schedules find, half of each."""
-        found: dict[tuple[str, tuple[str, ...]], Finding] = {}
-        with self._machine(small, rules, setup) as machine:
+        found: dict[tuple[str, tuple[str, ...], str], Finding] = {}
+        with self._machine(small, rules, setup) as (machine, explained):
             for strategy in ("random", "pct"):
-                explored = schedules.explore(machine, max(1, self.schedules_each // 2), self.seed, strategy)
+                each = max(1, self.schedules_each // 2)
+                explored = schedules.explore(machine, each, self.seed, strategy, judge=explained)
                 found |= {key: entry[0] for key, entry in explored.found.items()}
                 self.schedules += explored.schedules
-        return found
+        return list(found.values())
 
     def search(self, small: Small, rules: Rules, setup: Setup, stop: Stop = lambda _: False) -> Exploration:
         """Every state that can be reached, up to MOST_STATES."""
-        with self._machine(small, rules, setup) as machine:
+        with self._machine(small, rules, setup) as (machine, explained):
             found = schedules.exhaust(machine, MOST_STATES, stop=stop)
+            found = explained.searched(found, lambda other: schedules.exhaust(other, MOST_STATES, stop=stop))
         self.states += found.states
         self.complete &= found.complete or stop(found)
         return found
@@ -156,18 +163,20 @@ class Examination:
 
     def races(self, reading: str) -> list[str]:
         """The places that race in a reading, with three tiles on four programs and with two kernels."""
-        found = {
-            key: finding
+        found = [
+            finding
             for small in (SHARED_BY_TWO, TWO_KERNELS)
-            for key, finding in self.sample(small, Rules(READINGS[reading]), Setup()).items()
-        }
-        searched = self.search(SHARED_BY_TWO, Rules(READINGS[reading], late_stores=False), Setup())
-        found |= {key: entry[0] for key, entry in searched.found.items()}
-        others = {kind for kind, _ in found} - {"race", "wrong result"}
+            for finding in self.sample(small, Rules(READINGS[reading]), Setup())
+        ]
+        found += self.search(SHARED_BY_TWO, Rules(READINGS[reading], late_stores=False), Setup()).findings
+        others = {finding.kind for finding in found} - {"race", "wrong result"}
         if others:
             raise ProtocolFault(f"{self.variant.name}, {reading}: {', '.join(sorted(others))} within its conditions")
-        self.wrong[reading] = any(kind == "wrong result" for kind, _ in found)
-        return sorted({" and ".join(places) for kind, places in found if kind == "race"})
+        self.wrong[reading] = any(finding.kind == "wrong result" for finding in found)
+        self.unexplained[reading] = sorted(
+            {" ".join((f.kind, " and ".join(f.places))).strip() for f in found if not f.defect}
+        )
+        return sorted({" and ".join(finding.places) for finding in found if finding.kind == "race"})
 
     def least_residents(self, small: Small, dispatch: Literal["ascending", "any"]) -> int:
         """The fewest resident programs with which no schedule hangs."""
@@ -181,13 +190,13 @@ class Examination:
     def needs_zero(self) -> bool:
         """Whether a launch adds to elements of C that nobody has set, when the launcher does not zero C."""
         found = self.sample(SHARED_BY_TWO, Rules(READINGS["triton-3.9"]), Setup(zero_output=False))
-        return any(kind == "uninitialised" and "c" in places for kind, places in found)
+        return any(finding.kind == "uninitialised" and "c" in finding.places for finding in found)
 
     def locks_left(self) -> list[int]:
         """What locks, flags and counters hold after a launch: of three tiles on four programs, and of two kernels."""
         left: set[int] = set()
         for small in (SHARED_BY_TWO, TWO_KERNELS):
-            with self._machine(small, Rules(**VALUES_ALONE), Setup()) as machine:
+            with self._machine(small, Rules(**VALUES_ALONE), Setup()) as (machine, _):
                 state = schedules.end_state(machine, self.seed)
                 for buffer in machine.buffers:
                     if buffer.name in ("locks", "flags", "counters"):
@@ -197,7 +206,7 @@ class Examination:
     def reproducible(self, small: Small) -> bool:
         """Whether C's bits are the same at the end of every schedule, with inputs that round."""
         setup = Setup(inputs="normal")
-        with self._machine(small, Rules(**VALUES_ALONE), setup) as machine:
+        with self._machine(small, Rules(**VALUES_ALONE), setup) as (machine, _):
             searched = schedules.exhaust(machine, MOST_STATES, stop=lambda _: _outcomes(machine) > 1)
             self.states += searched.states
             self.complete &= searched.complete or _outcomes(machine) > 1
@@ -216,7 +225,8 @@ class Examination:
         return bool((~torch.isfinite(prepared.out[:, 1:])).any())
 
     def lifetime(self) -> dict[str, list[str]]:
-        """Kinds of faults by scenario: what the launcher does (which must be none), and what it must not do."""
+        """Kinds of faults, by scenario, that no defect explains: in what the launcher does, which must be none, and in
+        what it must not do."""
         setups = {
             "launches in a row": Setup(launches=3),
             "two streams": Setup(streams=2),
@@ -226,7 +236,8 @@ class Examination:
         }
         rules = Rules(READINGS["triton-3.9"])
         return {
-            name: sorted({kind for kind, _ in self.sample(TWO_TILES, rules, setup)}) for name, setup in setups.items()
+            name: sorted({finding.kind for finding in self.sample(TWO_TILES, rules, setup) if not finding.defect})
+            for name, setup in setups.items()
         }
 
 
@@ -251,6 +262,7 @@ def examine(variant: Variant, schedules_each: int = 300, seed: int = 0) -> Prope
         examination.waits_for(),
         residents,
         races,
+        examination.unexplained,
         examination.needs_zero(),
         examination.locks_left(),
         {
@@ -274,14 +286,19 @@ def disagreements(card: Card, found: Properties) -> list[str]:
         ("waits for", card.waits_for, found.waits_for),
         ("needs co-residency", card.needs_co_residency, found.needs_co_residency),
         ("C must be zeroed", card.zeroed_output, found.needs_zero),
-        ("races as written", "no_barrier_before_lock" in defects, bool(found.races["source"])),
+        *((f"races in {r}", bool(early_locks(card, r)), bool(places)) for r, places in found.races.items()),
         ("order shows in the bits", "fp16_rounding" in defects, not all(found.reproducible.values())),
         ("NaN spreads", "nan_spread" in defects, found.nan_spread),
         ("value that locks are left at", int(left[1]) if left else None, max(found.locks_left, default=None)),
     ]
     told = [f"{what}: the card says {said}, the explorer {seen}" for what, said, seen in pairs if said != seen]
+    told += [
+        f"{reading}: {fault}, which no defect of the card explains"
+        for reading, faults in found.unexplained.items()
+        for fault in faults
+    ]
     for scenario in ("launches in a row", "two streams"):
-        if not found.races["triton-3.9"] and found.lifetime[scenario]:
+        if found.lifetime[scenario]:
             told.append(f"{scenario}: {', '.join(found.lifetime[scenario])}")
     return told
 

@@ -14,7 +14,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal
 
@@ -39,11 +39,16 @@ class Outcome:
     over: bool = True
 
 
+Entry = tuple[Finding, Outcome, int, int | None]
+Judge = Callable[[Outcome], Outcome]
+"""Gives a schedule's findings the known defects that explain them."""
+
+
 @dataclass
 class Exploration:
     """What a number of schedules showed.
 
-    `found`: for each fault, by kind and places, the first schedule that showed it, its number from 1 on and its seed.
+    `found`: for each fault, by its key, the first schedule that showed it, its number from 1 on and its seed.
     `complete`: every state that can be reached was (exhaustive search without a limit that was met). `cut`: the limit
     that ended an exhaustive search: "states", "schedules", "switches", "stop", or none.
     """
@@ -54,7 +59,7 @@ class Exploration:
     seconds: float = 0.0
     complete: bool = False
     cut: str = ""
-    found: dict[tuple[str, tuple[str, ...]], tuple[Finding, Outcome, int, int | None]] = field(default_factory=dict)
+    found: dict[tuple[str, tuple[str, ...], str], Entry] = field(default_factory=dict)
 
     @property
     def findings(self) -> list[Finding]:
@@ -65,13 +70,13 @@ class Exploration:
         """Kinds of the faults found."""
         return {finding.kind for finding in self.findings}
 
-    def first(self, kind: str) -> tuple[Finding, Outcome, int, int | None] | None:
+    def first(self, kind: str) -> Entry | None:
         """The first fault of a kind: finding, schedule, number of the schedule, seed."""
         return next((entry for entry in self.found.values() if entry[0].kind == kind), None)
 
     def add(self, outcome: Outcome, number: int, seed: int | None) -> None:
         for finding in outcome.findings:
-            self.found.setdefault((finding.kind, finding.places), (finding, outcome, number, seed))
+            self.found.setdefault(finding.key, (finding, outcome, number, seed))
 
 
 def random_chooser(seed: int) -> Chooser:
@@ -155,6 +160,7 @@ def explore(
     strategy: Strategy = "random",
     stop: Callable[[Exploration], bool] = lambda _: False,
     progress: Callable[[int], None] = lambda _: None,
+    judge: Judge = lambda outcome: outcome,
 ) -> Exploration:
     """Run schedules number 1 to `schedules`, each with a seed of its own: `seed`, `seed + 1`, …"""
     _learn(machine)
@@ -163,7 +169,7 @@ def explore(
         own = seed + number - 1
         outcome = run(machine, lambda own=own: CHOOSERS[strategy](own))
         exploration.schedules, exploration.steps = number, exploration.steps + len(outcome.actions)
-        exploration.add(outcome, number, own)
+        exploration.add(judge(outcome), number, own)
         progress(number)
         if stop(exploration):
             break
@@ -303,21 +309,34 @@ def _owner(action: Action) -> int:
     return action[0] if isinstance(action, tuple) else action
 
 
-def shrink(machine: Machine, finding: Finding, actions: list[Action], most_states: int = 20_000) -> list[Action]:
-    """A schedule with the fewest switches that shows the same fault (kind and places).
+def shrink(
+    machine: Machine,
+    finding: Finding,
+    actions: list[Action],
+    most_states: int = 20_000,
+    judge: Judge = lambda outcome: outcome,
+) -> list[Action]:
+    """A schedule with the fewest switches that shows the same fault, explained by the same defect or none.
 
     The exhaustive search meets schedules by their switches, so its first is one with the fewest; where it would take
-    more than `most_states`, the given schedule is shortened step by step instead.
+    more than `most_states`, or another defect explains what it found, the given schedule is shortened step by step
+    instead.
     """
 
     def shows(outcome: Outcome) -> bool:
-        return any((f.kind, f.places) == (finding.kind, finding.places) for f in outcome.findings)
+        return any(f.key == finding.key for f in judge(outcome).findings)
 
-    wanted = (finding.kind, finding.places)
+    wanted = replace(finding, defect="").key
     searched = exhaust(machine, most_states, by_switches=True, stop=lambda exploration: wanted in exploration.found)
-    if wanted in searched.found:
+    if wanted in searched.found and shows(searched.found[wanted][1]):
         return searched.found[wanted][1].actions
     return _shortened(machine, actions, shows)
+
+
+def follow(machine: Machine, actions: list[Action]) -> Outcome:
+    """The same steps on a machine with other rules, without those that are not possible there, and on to the end."""
+    _learn(machine)
+    return run(machine, lambda: _as_possible(actions))
 
 
 def _shortened(machine: Machine, actions: list[Action], shows: Callable[[Outcome], bool]) -> list[Action]:

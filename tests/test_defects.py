@@ -106,9 +106,16 @@ def barrier_before_lock(name: str) -> bool:
     return all("debug_barrier" in calls[i - 1] for i in setters)
 
 
+@pytest.mark.parametrize("name", with_defect("lock_set_by_plain_store"))
+def test_lock_is_set_by_a_plain_store(name: str) -> None:
+    assert "tl.store(locks_ptr + tile, 1)" in variants.get(name).source
+
+
 WITH_LOCKS = [n for n in variants.names() if {"locks", "flags"} & set(variants.get(n).card.workspace)]
 
 
 @pytest.mark.parametrize("name", WITH_LOCKS)
 def test_lock_is_set_without_a_barrier(name: str) -> None:
     assert barrier_before_lock(name) == (name not in with_defect("no_barrier_before_lock"))
+    stored = "tl.store(locks_ptr" in variants.get(name).source
+    assert stored == (name in with_defect("lock_set_by_plain_store"))

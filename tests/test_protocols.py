@@ -24,6 +24,7 @@ from packaging.version import Version
 
 import variants
 from common import documents, interpreter, protocols, schedules
+from common.defects import REPAIRS
 from common.errors import NotCoResident, ProtocolFault, UnsupportedProblem
 from common.exploration import Request, explore_variant, replay_variant
 from common.launcher import prepare
@@ -108,7 +109,7 @@ def test_a_card_that_says_something_else_is_told() -> None:
         ({"waits_for": "lower"}, "waits for"),
         ({"waits_for": "none"}, "needs co-residency"),
         ({"zeroed_output": True}, "C must be zeroed"),
-        ({"defects": ()}, "races as written"),
+        ({"defects": ()}, "races in source"),
         ({"lock_lifetime": "left at 2"}, "value that locks are left at"),
     ]:
         assert any(word in line for line in protocols.disagreements(replace(card, **changes), properties))
@@ -413,6 +414,107 @@ def test_a_card_explains_the_hangs_alone_that_more_residents_would_end(
     assert hangs == {known}, report["findings"]
     again = next(finding["again"] for finding in report["findings"] if finding["kind"] == "deadlock")
     assert ("--residents 3" in again) == bool(rules) and "--unguarded" in again and "--k 64 --programs 4" in again
+
+
+SETS = {"v05": "tl.atomic_xchg(locks_ptr + tile, 2)", "v07": "tl.store(locks_ptr + tile, 1)"}
+SETS |= {name: "tl.atomic_xchg(locks_ptr + tile, 1)" for name in ("v06", "v08")}
+POLLS = {"v05": "tl.atomic_cas(locks_ptr + tile, 2, 2)", "v07": "tl.atomic_min(locks_ptr + tile, 1)"}
+POLLS |= {name: "tl.atomic_cas(locks_ptr + tile, 1, 1)" for name in ("v06", "v08")}
+TILE_STORED = "        tl.store(c_ptrs, accumulator.to(c_ptr.dtype.element_ty))\n"
+
+
+def with_option(call: str, option: str) -> tuple[str, str]:
+    return call, f"{call[:-1]}, {option})"
+
+
+def faults_beside_the_cards() -> list[Any]:
+    """Published kinds of faults in variants whose card has a kind of race of its own."""
+    found = []
+    for name, sets in SETS.items():
+        kinds: dict[str, tuple[tuple[tuple[str, str], ...], Setup]] = {
+            "polled without acquire": ((with_option(POLLS[name], 'sem="relaxed"'),), Setup()),
+            "not waited for": (((f"while {POLLS[name]} != {2 if name == 'v05' else 1}:", "while False:"),), Setup()),
+            "one iteration twice": (
+                (("ks = (start % iters_per_tile) * BLOCK_K + tl", "ks = start * 0 + tl"),),
+                Setup(),
+            ),
+            "left set for the next launch": ((), Setup(launches=2, setting="first")),
+            "shared by two streams": ((), Setup(streams=2, shared_workspace=True)),
+        }
+        if name != "v07":
+            kinds["set without release"] = ((with_option(sets, 'sem="relaxed"'),), Setup())
+            options = [with_option(call, 'scope="cta"') for call in (sets, POLLS[name])]
+            kinds["of one CTA"] = (tuple(options), Setup())
+        found += [pytest.param(name, *fault, id=f"{name} {kind}") for kind, fault in kinds.items()]
+    return found
+
+
+@interpreted
+@pytest.mark.parametrize(("name", "edits", "setup"), faults_beside_the_cards())
+def test_a_card_explains_no_fault_but_its_own(
+    name: str, edits: tuple[tuple[str, str], ...], setup: Setup, tmp_path: Path
+) -> None:
+    v = variants.get(name)
+    for strategy in ("random", "exhaustive"):
+        request = Request(TWO_TILES, setup, strategy=strategy, schedules=60 if strategy == "random" else None)
+        if strategy == "random" or setup == Setup():
+            for report in explore_variant(edited(v, edits, tmp_path) if edits else v, request):
+                assert any(not finding["known"] for finding in report["findings"]), (strategy, report["reading"])
+
+
+@interpreted
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("strategy", ["random", "pct", "exhaustive"])
+def test_a_card_explains_the_races_of_its_own_lock(name: str, strategy: str) -> None:
+    card = variants.get(name).card
+    for small in (SHARED_BY_TWO, TWO_KERNELS):
+        for report in explore_variant(variants.get(name), Request(small, strategy=strategy)):
+            known = {d.id for d in card.defects if report["reading"] in d.readings}
+            assert known == {word for f in report["findings"] for word in f["known"].split(" and ")}
+            assert all(finding["known"] for finding in report["findings"])
+
+
+def test_a_defect_of_a_lock_names_its_readings_and_no_other_does() -> None:
+    for name in variants.all_names():
+        for defect in variants.get(name).card.defects:
+            assert set(defect.readings) <= set(READINGS)
+            assert bool(defect.readings) == (defect.id in REPAIRS), (name, defect.id)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("name", "edits"),
+    [
+        ("v06", (with_option(SETS["v06"], 'sem="relaxed"'),)),
+        ("v07", (with_option(POLLS["v07"], 'sem="relaxed"'),)),
+        ("v04", (("ks = (start % iters_per_tile) * BLOCK_K + tl", "ks = start * 0 + tl"),)),
+    ],
+)
+def test_a_fault_beside_the_cards_own_disagrees_with_it_in_every_reading(
+    name: str, edits: tuple[tuple[str, str], ...], tmp_path: Path
+) -> None:
+    v = edited(variants.get(name), edits, tmp_path)
+    told = protocols.disagreements(v.card, protocols.examine(v, 20))
+    for reading in READINGS:
+        assert any(line.startswith(f"{reading}: ") and "no defect of the card" in line for line in told), told
+
+
+@interpreted
+@pytest.mark.parametrize("schedules", [1, 20])
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_workspace_shared_by_streams_is_no_missing_barrier(schedules: int, reading: str) -> None:
+    setup = Setup(streams=2, shared_workspace=True)
+    (report,) = explore_variant(variants.get("v06"), Request(TWO_TILES, setup, (reading,), schedules=schedules))
+    races = [f for f in report["findings"] if f["kind"] == "race" and "locks[" in f["message"]]
+    assert races and not any(finding["known"] for finding in races)
+    assert "fill of locks" in races[0]["message"] and "of two launches, on streams" in races[0]["message"]
+
+
+@interpreted
+def test_an_unguarded_third_tile_explains_nothing_where_there_is_none(tmp_path: Path) -> None:
+    v = edited(variants.get("v03"), (("accumulator *= 0", "accumulator *= 1"),), tmp_path)
+    (report,) = explore_variant(v, Request(TWO_KERNELS, readings=("source",), schedules=5))
+    assert {finding["known"] for finding in report["findings"]} == {""}
 
 
 @interpreted

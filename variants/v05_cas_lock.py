@@ -27,7 +27,7 @@ CARD = Card(
     lock_lifetime="one launch: set to 0 before it, left at 2 for shared tiles",
     claims=("C09",),
     defects=(
-        Defect("no_barrier_before_lock", "the lock is set after a tensor store without a CTA barrier of its own: other warps may still be storing", "tests/test_defects.py::test_lock_is_set_without_a_barrier"),
+        Defect("no_barrier_before_lock", "the lock is set after a tensor store without a CTA barrier of its own: other warps may still be storing", "tests/test_defects.py::test_lock_is_set_without_a_barrier", readings=("source", "triton-3.6")),
         Defect("fp16_rounding", "every peer's atomic add rounds C to fp16; from three peers on the order shows in the bits", "tests/test_defects.py::test_error_grows_with_peers"),
     ),
 )

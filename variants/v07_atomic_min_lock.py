@@ -28,7 +28,8 @@ CARD = Card(
     claims=("C11", "C13"),
     defects=(
         Defect("not_co_resident", "waits for higher programs: hangs if a tile has more peers than programs are resident", "tests/test_launcher.py::test_more_peers_than_resident_programs_is_refused"),
-        Defect("no_barrier_before_lock", "the lock is set after a tensor store without a CTA barrier of its own: other warps may still be storing", "tests/test_defects.py::test_lock_is_set_without_a_barrier"),
+        Defect("no_barrier_before_lock", "the lock is set after a tensor store without a CTA barrier of its own: other warps may still be storing", "tests/test_defects.py::test_lock_is_set_without_a_barrier", readings=("source", "triton-3.6", "triton-3.9")),
+        Defect("lock_set_by_plain_store", "the lock is set by a plain store, which orders nothing before it and races with those who poll", "tests/test_defects.py::test_lock_is_set_by_a_plain_store", readings=("source", "triton-3.6", "triton-3.9")),
         Defect("fp16_rounding", "every peer's atomic add rounds C to fp16; from three peers on the order shows in the bits", "tests/test_defects.py::test_error_grows_with_peers"),
     ),
 )
