@@ -103,5 +103,5 @@ def nearest(word: str, allowed: Iterable[str], count: int = 3, shown: Callable[[
         beginning = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], letters))
         return matcher.ratio(), beginning, matcher.quick_ratio()  # the last takes letters in any order
 
-    close = [name for name in sorted(spelt, key=closeness, reverse=True)[:count] if closeness(name)[0] >= 0.4] or spelt
+    close = [name for name in sorted(spelt, key=closeness, reverse=True)[:count] if closeness(name)[0] > 0.4] or spelt
     return ", ".join(dict.fromkeys(spelt[name] for name in close))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -20,13 +20,12 @@ from common.machine import STARVED, Machine, Rules
 from common.memory_model import READINGS
 from common.protocols import Small, small_config
 from common.scenario import Scenario, Setup, build
-from common.schedules import Exploration
+from common.schedules import Exploration, Progress
 
 STRATEGIES = ("random", "pct", "exhaustive")
 USUAL_SCHEDULES = 300
 MOST_SHOWN = 40
 """Lines of a trace; a longer one is cut in the middle."""
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -68,28 +67,51 @@ class Request:
         return None if self.exhaustive else (self.schedules or USUAL_SCHEDULES) * len(self.readings)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during an exploration; `reports` is what was found so far."""
+
+    def __init__(self, reports: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.reports = reports
+
+
 def explore_variant(variant: Variant, request: Request, progress: Progress = lambda _: None) -> list[dict[str, Any]]:
     """Explore under each reading; a report each.
 
-    Raises UnsupportedProblem and NotCoResident where the launcher refuses (`Setup.guarded`), UnsupportedTriton.
+    Raises UnsupportedProblem and NotCoResident where the launcher refuses (`Setup.guarded`), UnsupportedTriton, and
+    Interrupted where Ctrl-C ends it.
     """
     scenario = _scenario(variant, request)
-    reports = []
+    reports: list[dict[str, Any]] = []
     with interpreter.exploring(scenario.kernels):
         for reading in request.readings:
             rules = _rules(request, reading)
             machine, explained = scenario.machine(rules), Explanation(variant.card, scenario, rules)
-            if request.exhaustive:
-                limits = {"most_states": request.most_states, "most_schedules": request.schedules}
-                found = schedules.exhaust(machine, **limits, progress=progress)
-                found = explained.searched(found, lambda other, limits=limits: schedules.exhaust(other, **limits))
-            else:
-                wanted = request.schedules or USUAL_SCHEDULES
-                found = schedules.explore(
-                    machine, wanted, request.seed, request.strategy, progress=progress, judge=explained
-                )
+            latest = Exploration()
+
+            def watch(so_far: Exploration) -> None:
+                nonlocal latest
+                latest = so_far
+                progress(so_far)
+
+            try:
+                found = _explored(request, machine, explained, watch)
+            except KeyboardInterrupt:
+                # Machines anew: these may have been left in the middle of a step.
+                machine, explained = scenario.machine(rules), Explanation(variant.card, scenario, rules)
+                found = replace(latest, cut="interrupted")
+                raise Interrupted([*reports, _report(variant, request, reading, machine, found, explained)]) from None
             reports.append(_report(variant, request, reading, machine, found, explained))
     return reports
+
+
+def _explored(request: Request, machine: Machine, explained: Explanation, progress: Progress) -> Exploration:
+    if request.exhaustive:
+        limits = {"most_states": request.most_states, "most_schedules": request.schedules}
+        found = schedules.exhaust(machine, **limits, progress=progress)
+        return explained.searched(found, lambda other: schedules.exhaust(other, **limits))
+    wanted = request.schedules or USUAL_SCHEDULES
+    return schedules.explore(machine, wanted, request.seed, request.strategy, progress=progress, judge=explained)
 
 
 def _rules(request: Request, reading: str) -> Rules:
@@ -156,6 +178,7 @@ def _report(
         "strategy": request.strategy,
         "seed": request.seed,
         "schedules": found.schedules,
+        "distinct": None if request.exhaustive else found.distinct,
         "states": found.states,
         "complete": found.complete,
         "cut": found.cut,
@@ -206,10 +229,12 @@ def told(report: dict[str, Any]) -> list[str]:
     exhaustive = report["strategy"] == "exhaustive"
     what = f"{report['schedules']} schedules"
     if exhaustive and report["complete"]:
-        what = f"{report['states']} states, all that there are,"
+        what = f"{report['states']} states, all that there are with each store visible at once,"
     elif exhaustive:
         where = f"after {what}" if report["cut"] == "schedules" else "there"
         what = f"{report['states']} states, cut short {where}: there are more;"
+    else:
+        what += f", {report['distinct']} of them distinct,"
     speed = 60 * report["schedules"] / max(report["seconds"], 1e-3)
     lines = [
         f"{report['variant']}, reading {report['reading']}: {what} in {report['seconds']} s"

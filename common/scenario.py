@@ -173,7 +173,9 @@ def _check_size(variant: Variant, problem: tuple[int, int, int], config: Config,
             f"programs={config.programs}, split={config.split}: 0 programs or more, 1 part or more"
         )
     if min(*problem, setup.launches, setup.streams) < 1:
-        raise UnsupportedProblem(f"problem {problem}, {setup.launches} launches on {setup.streams} streams: none is 0")
+        raise UnsupportedProblem(
+            f"problem {problem}, {setup.launches} launches on {setup.streams} streams: each is at least 1"
+        )
     for name, size, what in zip("MNK", problem, ("rows of tiles", "columns of tiles", "iterations"), strict=True):
         if size > MOST_BLOCKS * BLOCK:
             raise UnsupportedProblem(

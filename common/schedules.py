@@ -49,11 +49,13 @@ class Exploration:
     """What a number of schedules showed.
 
     `found`: for each fault, by its key, the first schedule that showed it, its number from 1 on and its seed.
-    `complete`: every state that can be reached was (exhaustive search without a limit that was met). `cut`: the limit
-    that ended an exhaustive search: "states", "schedules", "switches", "stop", or none.
+    `distinct`: how many of the schedules differ, in random and PCT ones. `complete`: every state that can be reached
+    was (exhaustive search without a limit that was met). `cut`: the limit that ended an exhaustive search: "states",
+    "schedules", "switches", "stop", or none.
     """
 
     schedules: int = 0
+    distinct: int = 0
     states: int = 0
     steps: int = 0
     seconds: float = 0.0
@@ -77,6 +79,10 @@ class Exploration:
     def add(self, outcome: Outcome, number: int, seed: int | None) -> None:
         for finding in outcome.findings:
             self.found.setdefault(finding.key, (finding, outcome, number, seed))
+
+
+Progress = Callable[[Exploration], None]
+"""Told what there is after each schedule, or state."""
 
 
 def random_chooser(seed: int) -> Chooser:
@@ -159,18 +165,21 @@ def explore(
     seed: int = 0,
     strategy: Strategy = "random",
     stop: Callable[[Exploration], bool] = lambda _: False,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = lambda _: None,
     judge: Judge = lambda outcome: outcome,
 ) -> Exploration:
     """Run schedules number 1 to `schedules`, each with a seed of its own: `seed`, `seed + 1`, …"""
     _learn(machine)
     began, exploration = time.perf_counter(), Exploration()
+    seen: set[tuple[Action, ...]] = set()
     for number in range(1, schedules + 1):
         own = seed + number - 1
         outcome = run(machine, lambda own=own: CHOOSERS[strategy](own))
         exploration.schedules, exploration.steps = number, exploration.steps + len(outcome.actions)
         exploration.add(judge(outcome), number, own)
-        progress(number)
+        seen.add(tuple(outcome.actions))
+        exploration.distinct = len(seen)
+        progress(exploration)
         if stop(exploration):
             break
     exploration.seconds = time.perf_counter() - began
@@ -219,7 +228,7 @@ def exhaust(
     by_switches: bool = False,
     stop: Callable[[Exploration], bool] = lambda _: False,
     most_schedules: int | None = None,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> Exploration:
     """Every state that can be reached, each once.
 
@@ -243,7 +252,7 @@ def _exhaust_once(
     by_switches: bool,
     stop: Callable[[Exploration], bool],
     most_schedules: int | None,
-    progress: Callable[[int], None],
+    progress: Progress,
 ) -> Exploration:
     began, exploration = time.perf_counter(), Exploration()
     start = machine.start()
@@ -265,7 +274,7 @@ def _exhaust_once(
             break
         seen.add(key)
         exploration.states = len(seen)
-        progress(len(seen))
+        progress(exploration)
         actions = machine.actions(state)
         if not actions and not machine.finished(state):
             exploration.add(Outcome(_path(steps, number), [machine.deadlock(state)]), len(seen), None)

@@ -82,7 +82,11 @@ def _long_run(results: Path, name: str) -> str:
     told = []
     for report in found.records:
         kinds = sorted({finding["kind"] for finding in report["findings"]})
-        told.append(f"{report['schedules']:,} schedules, reading {report['reading']}: {', '.join(kinds) or 'no alarm'}")
+        size = "x".join(map(str, report["problem"]))
+        told.append(
+            f"{report['schedules']:,} schedules of {size} on {report['programs']} programs, {report['distinct']:,} of "
+            f"them distinct, reading {report['reading']}: {', '.join(kinds) or 'no alarm'}"
+        )
     return f"`{name}`: {'; '.join(told)} (`{found.id}`)"
 
 

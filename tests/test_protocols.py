@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import json
 import os
@@ -21,6 +22,7 @@ import pytest
 import torch
 import triton
 from packaging.version import Version
+from typer.testing import CliRunner
 
 import variants
 from common import documents, interpreter, protocols, schedules
@@ -44,6 +46,7 @@ from common.protocols import (
 from common.scenario import BLOCK, Setup, build, explorable, why_not
 from figures import protocol_table
 from tests.mutants import MOST_SCHEDULES, MUTANTS, SET_AND_STORE, STORE_AND_SET, Mutant, edited
+from variants import commands, exploring
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
@@ -569,6 +572,7 @@ def test_what_was_found_is_replayed_exactly(
     v = edited(variants.get(name), edits, tmp_path) if edits else variants.get(name)
     request = Request(small, Setup(guarded=False), ("triton-3.9", "source"), strategy=strategy, schedules=20, **options)
     for report in explore_variant(v, request):
+        assert report["distinct"] is None if strategy == "exhaustive" else 1 < report["distinct"] <= 20
         for finding in report["findings"]:
             assert ("--strategy exhaustive" in finding["again"]) == (strategy == "exhaustive")
             again = replay_variant(v, replace(request, readings=(report["reading"],)), finding["replay"])
@@ -582,11 +586,15 @@ def test_schedules_bound_an_exhaustive_search_too() -> None:
     cut = run(*command, "--schedules", "1")
     assert cut.returncode == 0 and "states, cut short after 1 schedules: there are more" in cut.stdout
     every = run(*command)
-    assert every.returncode == 0 and "states, all that there are" in every.stdout and "cut short" not in every.stdout
+    assert (
+        every.returncode == 0
+        and "states, all that there are with each store visible at once" in every.stdout
+        and "cut short" not in every.stdout
+    )
 
 
 def test_the_command_fails_on_what_no_card_names_and_shows_a_hang() -> None:
-    begun = run("v04", "--replay", "0 1")
+    begun = run("v04", "--replay", "0 1", "--reading", "source")
     assert begun.stdout.endswith("nothing found\nthe schedule ends here, before the launch does\n")
     edge = run("v04", "--m", "24", "--programs", "3", "--unguarded", "--schedules", "3", "--reading", "source")
     assert edge.returncode == 1 and "was added twice" in edge.stdout
@@ -609,6 +617,12 @@ def test_a_hang_that_the_guard_admits_names_what_refuses_it() -> None:
     [
         (("v06", "--residents", "1"), "NotCoResident: v06"),
         (("v06", "--reading", "gpu"), "choose source"),
+        (("--residents", "2", "--schedules", "1", "--replay", "0"), "--residents, --replay: only with NAME"),
+        (("v06", "--changed"), "--changed is for every variant"),
+        (("--changed",), "give --out"),
+        (("v06", "--reading", "all", "--replay", "0"), "give --reading source"),
+        (("v06", "--reading", "source", "--replay", "0", "--seed", "1"), "--seed: not together with --replay"),
+        (("v06", "--m", "-16"), "each is at least 1"),
         (("v06", "--unguarded", "--strict-residency"), "strict residency is a guard"),
         (("v06", "--k", "512"), "K=512: at most 16 iterations of 16 are explored, K=256"),
         (("v06", "--m", "1000000"), "M=1000000: at most 16 rows of tiles of 16 are explored, M=256"),
@@ -620,4 +634,21 @@ def test_a_hang_that_the_guard_admits_names_what_refuses_it() -> None:
 )
 def test_the_commands_faults_end_with_one_line(arguments: tuple[str, ...], message: str) -> None:
     done = run(*arguments)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    told = " ".join(done.stderr.replace("│", " ").split())
+    assert done.returncode == 2 and message in told and "Traceback" not in told
+
+
+@interpreted
+def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop_at_three(so_far: schedules.Exploration) -> None:
+        if so_far.schedules == 3:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def counting(name: str, total: int | None) -> Any:
+        yield stop_at_three
+
+    monkeypatch.setattr(exploring, "counting", counting)
+    done = CliRunner().invoke(commands.app, ["explore", "v06", "--reading", "source"])
+    assert done.exit_code == 130 and "interrupted: this is what was found so far" in done.output
+    assert "reading source: 3 schedules" in done.output and "race: program 0" in done.output

@@ -21,6 +21,7 @@ from common import documents, interpreter
 from common.errors import ProtocolFault
 from common.exploration import (
     USUAL_SCHEDULES,
+    Interrupted,
     Request,
     counting,
     explore_variant,
@@ -33,8 +34,12 @@ from common.output import destination, width
 from common.protocols import COLUMNS, Properties, Small, cells, disagreements, examine, kernel_hash
 from common.scenario import Setup, explorable
 
+WITHOUT_NAME = ("schedules", "seed", "out", "changed", "as_json")
+"""Options that are used without NAME."""
+
 
 def explore(
+    context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="a variant; without one, every variant against its card")] = None,
     m: Annotated[int, typer.Option("--m", help="rows of A and C, at most 256; tiles are 16x16")] = 48,
     n: Annotated[int, typer.Option("--n", help="columns of B and C, at most 256")] = 16,
@@ -49,7 +54,10 @@ def explore(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of the first; the others count up from it")] = 0,
-    strategy: Annotated[str, typer.Option(help="random, pct, or exhaustive: every state once")] = "random",
+    strategy: Annotated[
+        str,
+        typer.Option(help="random, pct, or exhaustive: every order of accesses, each store visible at once"),
+    ] = "random",
     reading: Annotated[str, typer.Option(help="which CTA barriers: source, triton-3.6, triton-3.9 or all")] = "all",
     residents: Annotated[int | None, typer.Option(help="programs that run at once; default all")] = None,
     dispatch: Annotated[str, typer.Option(help="ascending, as NVIDIA GPUs are seen to do, or any")] = "ascending",
@@ -78,6 +86,7 @@ def explore(
         command = [sys.executable, "-m", "variants", *sys.argv[1:]]
         os.execve(sys.executable, command, os.environ | {"TRITON_INTERPRET": "1"})
     interpreter.require_interpreter()
+    _refuse_unused(context, name, out, changed)
     out = None if out is None else destination(out)
     if name is None:
         try:
@@ -98,15 +107,47 @@ def explore(
     )
     v = variants.get(name)
     if replay is not None:
+        if len(readings) > 1:
+            raise typer.BadParameter(f"--replay is of one reading: give --reading {', '.join(READINGS)}")
         report = replay_variant(v, request, replay)
         print(json.dumps(report, indent=1) if as_json else "\n".join(told_replay(report)))
         return
-    with counting(v.name, request.expected) as progress:
-        reports = explore_variant(v, request, progress)
+    interrupted = False
+    try:
+        with counting(v.name, request.expected) as progress:
+            reports = explore_variant(v, request, progress)
+    except Interrupted as found:
+        reports, interrupted = found.reports, True
     print(json.dumps(reports, indent=1) if as_json else "\n".join(line for r in reports for line in told(r)))
+    if interrupted:
+        print("interrupted: this is what was found so far" + (", nothing is written" if out else ""), file=sys.stderr)
+        raise SystemExit(130)
     if out is not None:
         print(documents.write(out, f"explored_{v.name}", documents.header(), reports), file=sys.stderr)
     raise SystemExit(any(not finding["known"] for report in reports for finding in report["findings"]))
+
+
+def _refuse_unused(context: typer.Context, name: str | None, out: Path | None, changed: bool) -> None:
+    """Raise BadParameter for options that would do nothing here."""
+    if name is not None and changed:
+        raise typer.BadParameter("--changed is for every variant: not together with NAME")
+    if changed and out is None:
+        raise typer.BadParameter("--changed keeps what --out has: give --out")
+    given = [
+        max(parameter.opts, key=len)
+        for parameter in context.command.params
+        if parameter.name not in ("name", *WITHOUT_NAME) and _is_given(context, parameter.name)
+    ]
+    if name is None and given:
+        raise typer.BadParameter(f"{', '.join(given)}: only with NAME; without one every variant is explored")
+    unused = [f"--{option}" for option in ("schedules", "seed", "out") if _is_given(context, option)]
+    if context.params["replay"] is not None and unused:
+        raise typer.BadParameter(f"{', '.join(unused)}: not together with --replay, which runs one schedule")
+
+
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def check_protocols(schedules_each: int, seed: int, out: Path | None, as_json: bool, changed: bool = False) -> int:
