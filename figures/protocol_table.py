@@ -83,8 +83,10 @@ def _long_run(results: Path, name: str) -> str:
     for report in found.records:
         kinds = sorted({finding["kind"] for finding in report["findings"]})
         size = "x".join(map(str, report["problem"]))
+        if variants.get(name).card.decomposition != "data_parallel":
+            size += f" on {report['programs']} Stream-K programs"
         told.append(
-            f"{report['schedules']:,} schedules of {size} on {report['programs']} programs, {report['distinct']:,} of "
+            f"{report['schedules']:,} schedules of {size}, {report['distinct']:,} of "
             f"them distinct, reading {report['reading']}: {', '.join(kinds) or 'no alarm'}"
         )
     return f"`{name}`: {'; '.join(told)} (`{found.id}`)"

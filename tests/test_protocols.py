@@ -52,6 +52,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here, not interpreted")
 EXPLORABLE = [name for name in variants.all_names() if explorable(variants.get(name).card)]
+SEVEN_TILES = Small((7 * BLOCK, BLOCK, 2 * BLOCK), programs=3, peers=2)
+"""Four shared or whole Stream-K tiles on 3 programs, and three tiles that have a program each."""
 LAST_WAITS_FOR_ALL = ["v06", "v07", "v08"]
 
 
@@ -121,10 +123,19 @@ def test_a_card_that_says_something_else_is_told() -> None:
 @interpreted
 @pytest.mark.parametrize("name", ["v04", "data_parallel"])
 def test_no_alarm_on_a_variant_without_locks(name: str) -> None:
-    machine, kernels = machine_of(name, SHARED_BY_TWO, Rules(READINGS["source"]))
+    machine, kernels = machine_of(name, SEVEN_TILES, Rules(READINGS["source"]))
+    assert len(kernels) == (2 if name == "v04" else 1)
     with interpreter.exploring(kernels):
         found = schedules.explore(machine, 2000, seed=1_000_000)
     assert found.schedules == 2000 and found.findings == []
+    assert found.distinct > 1900
+
+
+@pytest.mark.parametrize("name", protocol_table.LONG_RUNS)
+def test_the_committed_long_runs_are_of_many_distinct_schedules(name: str) -> None:
+    (report,) = documents.newest(RESULTS, f"explored_{name}").records
+    assert report["schedules"] == 100_000 and report["distinct"] > 90_000 and report["findings"] == []
+    assert report["problem"] == list(SEVEN_TILES.problem) and report["programs"] == SEVEN_TILES.programs
 
 
 @interpreted
