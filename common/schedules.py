@@ -178,11 +178,10 @@ def explore(
         exploration.schedules, exploration.steps = number, exploration.steps + len(outcome.actions)
         exploration.add(judge(outcome), number, own)
         seen.add(tuple(outcome.actions))
-        exploration.distinct = len(seen)
+        exploration.distinct, exploration.seconds = len(seen), time.perf_counter() - began
         progress(exploration)
         if stop(exploration):
             break
-    exploration.seconds = time.perf_counter() - began
     return exploration
 
 
@@ -273,7 +272,7 @@ def _exhaust_once(
             exploration.cut = "states"
             break
         seen.add(key)
-        exploration.states = len(seen)
+        exploration.states, exploration.seconds = len(seen), time.perf_counter() - began
         progress(exploration)
         actions = machine.actions(state)
         if not actions and not machine.finished(state):

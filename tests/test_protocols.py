@@ -653,6 +653,7 @@ def test_the_commands_faults_end_with_one_line(arguments: tuple[str, ...], messa
 def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def stop_at_three(so_far: schedules.Exploration) -> None:
         if so_far.schedules == 3:
+            assert so_far.seconds > 0
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
