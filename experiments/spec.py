@@ -138,6 +138,14 @@ def listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
+def resolved(name: str) -> str:
+    """A variant's whole name. Raises ValueError, as fields are refused."""
+    try:
+        return variants.resolve(name)
+    except UnknownVariant as error:
+        raise ValueError(str(error)) from None
+
+
 class Candidates(Strict):
     """One or more candidates: lists of `variant`, `programs` and `split` are multiplied out. What is left out is the
     card's. The variant `matmul` is what `variants.matmul` chooses for each problem, among the tiles and splits of
@@ -173,18 +181,12 @@ class Candidates(Strict):
     @field_validator("variant")
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            return tuple(name if name in NO_VARIANTS else variants.resolve(name) for name in names)
-        except UnknownVariant as error:
-            raise ValueError(str(error)) from None
+        return tuple(name if name in NO_VARIANTS else resolved(name) for name in names)
 
     @field_validator("kernel")
     @classmethod
     def _a_variant(cls, name: str | None) -> str | None:
-        try:
-            return None if name is None else variants.resolve(name)
-        except UnknownVariant as error:
-            raise ValueError(str(error)) from None
+        return None if name is None else resolved(name)
 
     @field_validator("programs")
     @classmethod

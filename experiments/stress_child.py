@@ -16,7 +16,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -244,7 +244,13 @@ class Child:
 
     def lanes(self, count: int = STREAMS, max_programs: int | None = None) -> list[Lane]:
         """Lanes of the next random problem that the launcher does not refuse."""
-        for problem, config in islice(self.legal(), MOST_REFUSED):
+        return self._admitted(self.legal(), MOST_REFUSED, count, max_programs)
+
+    def _admitted(
+        self, drawn: Iterable[tuple[Problem, Config]], most: int, count: int, max_programs: int | None = None
+    ) -> list[Lane]:
+        """Lanes of the first of at most so many problems that the launcher does not refuse."""
+        for problem, config in islice(drawn, most):
             self.send(("doing", {"mode": "choosing", "problem": str(problem), "config": config.label()}))
             pairs = Pairs(problem, self.draw.randrange(1 << 30), self.device)
             try:
@@ -253,7 +259,7 @@ class Child:
                 continue
             self._synchronize()
             return lanes
-        raise RuntimeError(f"{self.variant.name}: the launcher refuses {MOST_REFUSED} random problems in a row")
+        raise RuntimeError(f"{self.variant.name}: the launcher refuses {most} random problems in a row")
 
     def small_lane(self) -> Lane:
         """A lane of the smallest random problem with tiles that have peers; of the smallest where none has."""
@@ -263,14 +269,9 @@ class Child:
             m, n, k = problem.m, problem.n, problem.k
             return plan(self.card, m, n, k, config, self.sms).max_peers < 2, m * n * k
 
-        for problem, config in sorted(islice(self.legal(), SMALL_OF), key=alone_then_size):
-            try:
-                lane = Lane(self.variant, config, Pairs(problem, 1, self.device), self.streams[0])
-            except (UnsupportedProblem, NotCoResident):
-                continue
-            self._synchronize()
-            return lane
-        raise RuntimeError(f"{self.variant.name}: the launcher refuses {SMALL_OF} random problems")
+        drawn = sorted(islice(self.legal(), SMALL_OF), key=alone_then_size)
+        (lane,) = self._admitted(drawn, SMALL_OF, 1)
+        return lane
 
     def _synchronize(self) -> None:
         if self.device == "cuda":

@@ -156,16 +156,19 @@ class Results:
         return sorted({f"{r.header['device']['name']}, Triton {r.header['versions'].get('triton')}" for r in found})
 
 
+def _sweeps(folder: Path) -> list[Path]:
+    """The files of every sweep that claims read."""
+    return [path for name in schema.load().experiments() for path in rows.runs(folder, name)]
+
+
 def devices(folder: Path) -> list[str]:
     """The devices of a folder's runs of sweeps that claims read, each once."""
-    paths = [path for name in schema.load().experiments() for path in rows.runs(folder, name)]
-    return sorted({rows.read_header(path)["device"]["name"] for path in paths})
+    return sorted({rows.read_header(path)["device"]["name"] for path in _sweeps(folder)})
 
 
 def newest_device(folder: Path) -> str | None:
     """The device of the newest finished run of any sweep that claims read; None where there is none."""
-    paths = [path for name in schema.load().experiments() for path in rows.runs(folder, name)]
-    for path in sorted(paths, key=lambda path: path.name.split(".")[0].split("-")[1:], reverse=True):
+    for path in sorted(_sweeps(folder), key=lambda path: path.name.split(".")[0].split("-")[1:], reverse=True):
         if path.suffix == ".xz" or rows.says_finished(path):
             header = rows.read_header(path)
             if not header.get("dry_run") and not header.get("limit"):
@@ -229,7 +232,7 @@ def judge(test: Test, claim: str, results: Results) -> Outcome:
     judged = isinstance(test.measure, (Ratio, BestOf)) and test.rule != schema.EVIDENCE
     where = band(found.interval) if judged else ""
     verdict, shown = by_rule(test, found.interval), found.text()
-    if isinstance(test.measure, (Ratio, BestOf)) and getattr(test.measure, "problem", None) is None:
+    if isinstance(test.measure, BestOf) or (isinstance(test.measure, Ratio) and test.measure.problem is None):
         shown += f" over {found.interval.count:,} shapes"
     return Outcome(verdict=verdict, shown=shown, band=where, source=found.source, **found.numbers(), **common)
 

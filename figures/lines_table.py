@@ -29,12 +29,8 @@ def render(results: Path) -> str:
         cells = ["x".join(map(str, problem)), f"`{', '.join(library['names'])}`", _told(library)]
         lines.append(line([*cells, *(text for one in (fastest, least) for text in (one["label"], _told(one)))]))
     where = f"{found.header['device']['name']}, Triton {found.header['versions']['triton']}, `{found.id}`"
-    return (
-        "\n".join(
-            [*lines, "", f"Millions of L2's sectors of {SECTOR} bytes, read or written, and µs under ncu ({where})."]
-        )
-        + "\n"
-    )
+    legend = f"Millions of L2's sectors of {SECTOR} bytes, read or written, and µs under ncu ({where})."
+    return "\n".join([*lines, "", legend]) + "\n"
 
 
 def _sectors(record: dict[str, Any]) -> float:

@@ -142,14 +142,11 @@ def told(document: Document) -> str:
     """Which curves hide one another, and which variants are not here."""
     text = "\nLeft, on one line: "
     text += "; ".join(
-        f"{', '.join(map(_short, names))} (at most {100 * apart:.1f} % apart)" for names, apart in one_line(document)
+        f"{', '.join(map(source.short, names))} (at most {100 * apart:.1f} % apart)"
+        for names, apart in one_line(document)
     )
     here = {record["variant"] for record in document.select(fact="rounding")}
     absent = [name for name in variants.names() if name not in here]
     if absent:
-        text += f". Kernels in plain Triton alone: not here are {', '.join(map(_short, absent))}."
+        text += f". Kernels in plain Triton alone: not here are {', '.join(map(source.short, absent))}."
     return text
-
-
-def _short(name: str) -> str:
-    return name[:3] if source.is_numbered(name) else name

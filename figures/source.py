@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,11 @@ def labels(run: Run) -> list[str]:
 def is_numbered(variant: str) -> bool:
     """Whether this is one of the thread's iterations."""
     return variant[:1] == "v" and variant[1:3].isdecimal()
+
+
+def short(label: str) -> str:
+    """A variant's name, or a candidate's label, with the variant's number alone: v07 of v07_atomic_min_lock."""
+    return re.sub(r"^(v\d\d)_\w+", r"\1", label)
 
 
 def _number(variant: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -85,7 +84,7 @@ def answer(run: Run) -> str:
     variants = [label for group in SHOWN for label in group if source.has(run, label)]
     level, risen, fallen = [], [], []
     for label in variants:
-        changes, name = list(steps(run, label).values()), short(label)
+        changes, name = list(steps(run, label).values()), source.short(label)
         least, most = min(changes, default=0.0), max(changes, default=0.0)
         if least < -STEP:
             fallen.append(f"{name} ({percent([least])})")
@@ -94,10 +93,10 @@ def answer(run: Run) -> str:
         else:
             level.append(name)
     base = dict(zip(*series(run, "data_parallel"), strict=True))
-    faster, sunk = [], [f"{short(label)} {100 * drift(run, label):.0f}" for label in variants]
+    faster, sunk = [], [f"{source.short(label)} {100 * drift(run, label):.0f}" for label in variants]
     for label in variants:
         mine = dict(zip(*series(run, label), strict=True))
-        faster.append(f"{short(label)} {sum(mine[n] > base[n] for n in mine if n in base)}")
+        faster.append(f"{source.short(label)} {sum(mine[n] > base[n] for n in mine if n in base)}")
     tooth = steps(run, "data_parallel")
     size = f"{100 * STEP:.0f} %"
     return (
@@ -107,11 +106,6 @@ def answer(run: Run) -> str:
         f"throughput sinks below its highest since the last of those places, in %: {', '.join(sunk)}. Faster than the "
         f"tile matmul, at so many of {len(base)} sizes: {', '.join(faster)}."
     )
-
-
-def short(label: str) -> str:
-    """A label with the variant's number alone."""
-    return re.sub(r"^(v\d\d)_\w+", r"\1", label)
 
 
 def panel(axes: Axes, run: Run, labels: tuple[str, ...]) -> None:
