@@ -17,6 +17,7 @@ import triton
 
 from common.architectures import Architecture, architecture
 from common.card import Config
+from common.cluster_release import rewriting
 from common.inspection import ptxas_resources
 from common.interpreter import interpreting
 from common.launcher import KernelCall, Prepared, Variant, plan, require_language
@@ -99,7 +100,8 @@ def compile_call(call: KernelCall, target: Architecture) -> Compiled:
     with triton.knobs.compilation.scope(), triton.knobs.nvidia.scope(), contextlib.redirect_stdout(said):
         triton.knobs.compilation.always_compile = True
         triton.knobs.nvidia.dump_ptxas_log = True
-        compiled = triton.compile(source, target=gpu, options=options)
+        with rewriting(call.kernel):
+            compiled = triton.compile(source, target=gpu, options=options)
     stages = ("ttir", "ttgir", "llir", target.assembly)
     asm = {stage: str(compiled.asm[stage]) for stage in stages if stage in compiled.asm}
     image = compiled.asm["cubin"] if target.backend == "cuda" else b""

@@ -21,6 +21,7 @@ from packaging.version import Version
 
 from common import decomposition, interpreter, residency, tma, workspace
 from common.card import MOST_TILE, Card, Config
+from common.cluster_release import rewriting
 from common.decomposition import GROUP_M, Schedule, cdiv
 from common.errors import NoDevice, NotCoResident, UnsupportedProblem, nearest
 
@@ -138,7 +139,8 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 
 def start_kernel(call: KernelCall) -> Any:
     """Launch on the current stream (or interpret)."""
-    return call.kernel[(call.programs,)](*call.args, **call.options)
+    with rewriting(call.kernel):
+        return call.kernel[(call.programs,)](*call.args, **call.options)
 
 
 @dataclass(frozen=True)
@@ -635,6 +637,7 @@ def resident_programs(prepared: Prepared) -> int | None:
 
 def compiled_kernel(call: KernelCall) -> Any:
     """Compile a call (or take it from the cache) and load it, so that registers and spills can be read."""
-    compiled = call.kernel.warmup(*call.args, grid=(call.programs,), **call.options)
+    with rewriting(call.kernel):
+        compiled = call.kernel.warmup(*call.args, grid=(call.programs,), **call.options)
     compiled._init_handles()
     return compiled

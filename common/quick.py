@@ -16,7 +16,7 @@ import torch
 import triton
 
 from common import workspace
-from common.launcher import KernelCall, Launch, Prepared
+from common.launcher import KernelCall, Launch, Prepared, compiled_kernel
 
 MOST_DESCRIPTORS = 256
 """Encoded descriptors kept for one operand; allocators come back to the same addresses."""
@@ -43,8 +43,7 @@ class QuickKernel:
     """One kernel of a launch. `slots`: positions in the driver's argument list that change, and with what."""
 
     def __init__(self, call: KernelCall, task: Launch) -> None:
-        compiled = call.kernel.warmup(*call.args, grid=(call.programs,), **call.options)
-        compiled._init_handles()
+        compiled = compiled_kernel(call)
         launcher = compiled.run
         if launcher.global_scratch_size or launcher.profile_scratch_size:
             raise RuntimeError(f"{call.name} needs scratch memory of the launcher's: launch it through Triton")

@@ -34,6 +34,8 @@ FIXERS: dict[str, tuple[str, dict[str, Any]]] = {
     "v10 64x64x64": ("v10", {"block": (64, 64, 64), "num_stages": 8}),
     "v11 128x128x64": ("v11", {"block": (128, 128, 64), "num_warps": 8, "num_stages": 6}),
     "v11 64x64x64": ("v11", {"block": (64, 64, 64), "num_stages": 8}),
+    "v20 128x128x64": ("v20", {"block": (128, 128, 64), "num_warps": 8, "num_stages": 6}),
+    "v20 64x64x64": ("v20", {"block": (64, 64, 64), "num_stages": 8}),
 }
 """The kernels and tiles whose fix-up is timed: through L2, and in the shared memory of a cluster, which has 2, 4 or 8
 peers."""

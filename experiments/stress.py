@@ -29,7 +29,11 @@ from experiments.stress_child import CONTROL, MODES, Task, serve
 
 # Without the CUDA calls that fail: Triton's loader asks for an attribute that a device may not have and takes no for an
 # answer, and a launch that fails is an exception in Python.
-TOOLS = {"memcheck": ["--report-api-errors", "no"], "synccheck": [], "racecheck": ["--racecheck-report", "all"]}
+TOOLS = {
+    "memcheck": ["--report-api-errors", "no"],
+    "synccheck": [],
+    "racecheck": ["--racecheck-report", "all", "--print-limit", "2000"],
+}
 """Of compute-sanitizer, with options; racecheck sees shared memory only."""
 SANITIZER = "sanitizer"
 """A mode beside those of the children."""
@@ -45,6 +49,13 @@ MARK = "========="
 """Begins a line of compute-sanitizer."""
 MOST_SAID = 24
 """Lines of it that a row keeps."""
+HAZARD = re.compile(
+    r"Potential (?P<kind>\w+) hazard detected at __shared__ (?P<address>0x[0-9a-f]+) in block .*?"
+    r"(?P<first>Write|Read) Thread \S+ at (?P<first_at>\S+ in \S+).*?"
+    r"(?P<second>Write|Read) Thread \S+ at (?P<second_at>\S+ in \S+)",
+    re.DOTALL,
+)
+"""Of racecheck, one for each pair of accesses."""
 Notice = Callable[[str], None]
 
 
@@ -149,7 +160,10 @@ def sanitized(
         notice(f"{name} {tool}: {status} {summary}")
         row = {"mode": SANITIZER, "tool": tool, "variant": name, "status": status, "summary": summary, "launches": 1}
         row |= _launched(text)
-        return row if status == "clean" else row | {"said": _said(text)}
+        if status == "clean":
+            return row
+        hazards = _hazards(text)
+        return row | ({"hazards": hazards} if hazards else {"said": _said(text)})
 
     # The last first: the newest kernels are those that the tools slow down most.
     pairs = [(name, tool) for name in names for tool in TOOLS][::-1]
@@ -190,6 +204,17 @@ def _launched(text: str) -> dict[str, Any]:
 def _said(text: str) -> list[str]:
     found = [line.rpartition(MARK)[2].strip() for line in text.splitlines() if MARK in line]
     return [line for line in found if line][:MOST_SAID]
+
+
+def _hazards(text: str) -> list[dict[str, Any]]:
+    """Each pair of instructions between which racecheck reports hazards: where, at which addresses, how many."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for hazard in HAZARD.finditer(text):
+        pair = (hazard["kind"], *(f"{hazard[at].lower()} at {hazard[at + '_at']}" for at in ("first", "second")))
+        told = found.setdefault(pair, {"kind": pair[0], "between": list(pair[1:]), "addresses": set(), "count": 0})
+        told["addresses"].add(hazard["address"])
+        told["count"] += 1
+    return [{**told, "addresses": sorted(told["addresses"])} for told in found.values()]
 
 
 def _last_line(text: str) -> str:

@@ -139,6 +139,35 @@ esac
 """
 
 
+RACES = """\
+========= Error: Potential RAW hazard detected at __shared__ 0x22500 in block (13,0,0) :
+=========     Write Thread (31,0,0) at persistent_tiles+0x2980 in v10.py:220
+=========     Read Thread (128,0,0) at persistent_tiles+0x2a50 in v10.py:220
+=========     Current Value : 3
+=========         Host Frame: launchKernel
+========= Error: Potential RAW hazard detected at __shared__ 0x22501 in block (14,0,0) :
+=========     Write Thread (63,0,0) at persistent_tiles+0x2980 in v10.py:220
+=========     Read Thread (160,0,0) at persistent_tiles+0x2a50 in v10.py:220
+========= Error: Potential WAW hazard detected at __shared__ 0x10 in block (0,0,0) :
+=========     Write Thread (0,0,0) at persistent_tiles+0x90 in v10.py:9
+=========     Write Thread (1,0,0) at persistent_tiles+0x90 in v10.py:9
+========= RACECHECK SUMMARY: 3 hazards displayed (3 errors, 0 warnings)
+"""
+
+
+def test_races_are_told_by_the_instructions_between_which_they_are() -> None:
+    here = "persistent_tiles+"
+    assert stress._hazards(RACES) == [
+        {
+            "kind": "RAW",
+            "between": [f"write at {here}0x2980 in v10.py:220", f"read at {here}0x2a50 in v10.py:220"],
+            "addresses": ["0x22500", "0x22501"],
+            "count": 2,
+        },
+        {"kind": "WAW", "between": [f"write at {here}0x90 in v10.py:9"] * 2, "addresses": ["0x10"], "count": 1},
+    ]
+
+
 def test_a_sanitizers_error_is_laid_to_one_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "compute-sanitizer"
     tool.write_text(FAKE)
@@ -167,9 +196,11 @@ COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
-from experiments.sanitizer_control import BLOCK, shares_nothing
+from experiments.sanitizer_control import BLOCK, CLUSTERS, shares_nothing
 source = GluonASTSource(shares_nothing, {"out_ptr": "*i32", "BLOCK": "constexpr"}, {"BLOCK": BLOCK})
-print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["ptx"])
+for ctas in CLUSTERS:
+    options = {"num_warps": 4, "num_ctas": ctas}
+    print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])
 """
 
 
