@@ -1,9 +1,13 @@
 """Barriers of a cluster that order shared memory alone.
 
-Triton lets each CTA of a cluster arrive with release order, before it exchanges values through distributed shared
-memory and again where the kernel ends. That orders whatever the CTA stored before, and `ptxas` makes it a fence for the
-whole GPU, which waits until the stores of C have reached L2. Where a cluster's CTAs meet in shared memory and nowhere
-else, a release of shared memory is enough: a fence restricted to it, before an arrival that orders nothing by itself.
+Triton lets each CTA of a cluster arrive with release order, before it reads values from the others' shared memory,
+before it writes others in their place, and where the kernel ends. That orders whatever the CTA did before, and `ptxas`
+makes it a fence for the whole GPU, which waits until the stores of C have reached L2. Where a cluster's CTAs meet in
+shared memory and nowhere else, less is enough: a fence that is restricted to what a CTA holds in its own shared memory,
+before an arrival that orders nothing by itself.
+
+It does not order reads of the others' memory: these may be on their way when the CTA arrives, and find what the others
+write next. After such reads an arrival stays as it is, but for the last, where values read have been added and stored.
 
 Source: PTX ISA 8.6, `membar`/`fence` (`.sync_restrict`) and `barrier.cluster` (an arrival that is relaxed, after a
 fence). Triton's hook for stages: `triton.knobs.runtime.add_stages_inspection_hook`.
@@ -22,7 +26,9 @@ Kernel = TypeVar("Kernel")
 ARRIVAL = "barrier.cluster.arrive.aligned;"
 """As Triton writes it; release order is PTX's default."""
 RESTRICTED = "fence.release.sync_restrict::shared::cta.cluster;\n\tbarrier.cluster.arrive.relaxed.aligned;"
-KEY = "cluster barriers release shared memory alone"
+READ = "ld.shared::cluster"
+"""How a value comes from another CTA's shared memory."""
+KEY = "cluster barriers release shared memory alone, but after reads"
 """Keeps these kernels apart from others in Triton's cache."""
 
 
@@ -33,10 +39,22 @@ def release_shared_memory_alone(kernel: Kernel) -> Kernel:
 
 
 def restricted(ptx: str) -> str:
-    """The code with every arrival at the cluster's barrier restricted. Raises RuntimeError where there is none."""
-    if ARRIVAL not in ptx:
+    """The code with the arrivals at the cluster's barrier restricted that need not order reads.
+
+    Raises RuntimeError where there is none, or no end to find the last one by.
+    """
+    lines = ptx.split("\n")
+    arrivals = [at for at, line in enumerate(lines) if ARRIVAL in line]
+    ends = [at for at, line in enumerate(lines) if line.strip() == "ret;"]
+    before_end = [at for at in arrivals if ends and at < ends[0]]
+    if not before_end:
         raise RuntimeError(f"no {ARRIVAL!r} in the compiled kernel: Triton {triton.__version__} writes it otherwise")
-    return ptx.replace(ARRIVAL, RESTRICTED)
+    since = 0
+    for at in arrivals:
+        if at == before_end[-1] or not any(READ in line for line in lines[since:at]):
+            lines[at] = lines[at].replace(ARRIVAL, RESTRICTED)
+        since = at
+    return "\n".join(lines)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ SLOW = ("sm_80", "sm_86")
 """Where ptxas takes longest."""
 HERE = Path(__file__).parent
 _DECIDE = ("architectures", "card", "compilation", "compile_worker", "decomposition", "inspection", "launcher")
-_DECIDE += ("legacy_triton", "machine_code", "residency")
+_DECIDE += ("legacy_triton", "machine_code", "residency", "cluster_release")
 """Modules of this room whose change may change a record."""
 
 

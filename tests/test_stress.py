@@ -197,7 +197,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 from experiments.sanitizer_control import BLOCK, CLUSTERS, shares_nothing
-source = GluonASTSource(shares_nothing, {"out_ptr": "*i32", "BLOCK": "constexpr"}, {"BLOCK": BLOCK})
+pointers, numbers = ("out_ptr", "zeros_ptr"), ("default_rounds", "other_rounds")
+signature = dict.fromkeys(pointers, "*i32") | dict.fromkeys(numbers, "i32") | {"BLOCK": "constexpr"}
+source = GluonASTSource(shares_nothing, signature, {"BLOCK": BLOCK})
 for ctas in CLUSTERS:
     options = {"num_warps": 4, "num_ctas": ctas}
     print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])

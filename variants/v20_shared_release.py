@@ -1,9 +1,10 @@
 """A cluster's barriers release shared memory alone.
 
-Triton puts two of them around the exchange of partial sums: before it, and where the kernel ends, so that no CTA leaves
-while its memory is read. Each releases all that a CTA has stored, which is a fence for the whole GPU; the last waits
-until C has reached L2. The CTAs meet in shared memory alone: a fence restricted to it orders the partial sums, and at
-the end there is nothing to publish, as what was read from the others has been added and stored before a CTA arrives.
+Triton puts one before a CTA reads the others' partial sums, one before it writes more of its own in their place, and one
+where the kernel ends, so that no CTA leaves while its memory is read. Each releases all that a CTA has stored, which is
+a fence for the whole GPU; the last waits until C has reached L2. The CTAs meet in shared memory alone: to publish the
+partial sums, a fence restricted to it is enough, and at the end, where they have been added and stored, nothing is left
+to order.
 """
 
 from __future__ import annotations

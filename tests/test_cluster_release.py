@@ -1,0 +1,92 @@
+"""Cluster barriers that release shared memory alone: which of them, in which kernels, and nobody else's."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import triton
+
+import variants
+from common.architectures import architecture
+from common.cluster_release import ARRIVAL, KEY, READ, RESTRICTED, release_shared_memory_alone, restricted, rewriting
+from common.compiled import jobs_of, texts
+
+CLUSTER = SimpleNamespace(num_ctas=2)
+
+
+def code(*lines: str) -> str:
+    return "\n".join(f"\t{line}" for line in lines)
+
+
+def test_an_arrival_after_reads_of_the_others_memory_stays_but_for_the_last() -> None:
+    ptx = code(ARRIVAL, f"{READ}.b32 a", ARRIVAL, ARRIVAL, f"{READ}.b32 a", "st.global c", ARRIVAL, "ret;", ARRIVAL)
+    found = restricted(ptx)
+    assert found.replace(RESTRICTED, ARRIVAL) == ptx
+    kept = [line.strip() for line in found.split("\n") if ARRIVAL in line or "relaxed" in line]
+    relaxed = RESTRICTED.rpartition("\t")[2]
+    assert kept == [relaxed, ARRIVAL, relaxed, relaxed, relaxed]
+
+
+@pytest.mark.parametrize("ptx", [code("ret;"), code(ARRIVAL), code("ret;", ARRIVAL)])
+def test_code_that_is_not_as_triton_writes_it_is_refused(ptx: str) -> None:
+    with pytest.raises(RuntimeError, match="writes it otherwise"):
+        restricted(ptx)
+
+
+def compile_with_the_hook(options: object) -> str:
+    """What Triton would get from the stage of PTX, with the hook as it is now."""
+    stages = {"ptx": lambda source, metadata: code(ARRIVAL, "ret;")}
+    hook = triton.knobs.runtime.add_stages_inspection_hook
+    if hook is not None:
+        hook(None, stages, options, None, 90)
+    return stages["ptx"](None, None)
+
+
+def test_only_marked_kernels_on_this_thread_are_rewritten_and_have_a_key_of_their_own() -> None:
+    marked = release_shared_memory_alone(SimpleNamespace())
+    with rewriting(SimpleNamespace()):
+        assert triton.knobs.runtime.add_stages_inspection_hook is None
+    with rewriting(marked):
+        assert "relaxed" in compile_with_the_hook(CLUSTER)
+        assert "relaxed" not in compile_with_the_hook(SimpleNamespace(num_ctas=1))
+        assert triton.knobs.runtime.add_stages_inspection_hook() == (KEY, KEY)
+        elsewhere: list[object] = []
+        thread = threading.Thread(
+            target=lambda: elsewhere.extend(
+                [compile_with_the_hook(CLUSTER), triton.knobs.runtime.add_stages_inspection_hook()]
+            )
+        )
+        thread.start()
+        thread.join()
+        assert elsewhere == [code(ARRIVAL, "ret;"), ("", "")]
+    assert triton.knobs.runtime.add_stages_inspection_hook is None
+
+
+def test_a_hook_that_was_there_before_is_asked_too_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def theirs(*compilation: object) -> tuple[str, str]:
+        asked.append(len(compilation))
+        return "theirs", "digest"
+
+    monkeypatch.setattr(triton.knobs.runtime, "add_stages_inspection_hook", theirs)
+    with pytest.raises(ZeroDivisionError), rewriting(release_shared_memory_alone(SimpleNamespace())):
+        assert triton.knobs.runtime.add_stages_inspection_hook() == ("theirs" + KEY, "digest" + KEY)
+        compile_with_the_hook(CLUSTER)
+        raise ZeroDivisionError
+    assert asked == [0, 5] and triton.knobs.runtime.add_stages_inspection_hook is theirs
+
+
+@pytest.mark.parametrize(("block", "rounds"), [((64, 64, 64), 1), ((64, 128, 64), 2)])
+def test_in_machine_code_a_fence_for_the_gpu_is_left_only_between_rounds_of_the_exchange(
+    block: tuple[int, int, int], rounds: int
+) -> None:
+    changes = {"block": block, "num_stages": 8, "split": 2}
+    fences = {}
+    for name in ("v11", "v20"):
+        (job,) = jobs_of(name, variants.source_path(name), [architecture("sm_90")], changes)
+        fences[name] = texts(job)["sass"].count("MEMBAR.ALL.GPU")
+    # Each round has an arrival before reads and one after; the other warps' arrival is written once.
+    assert fences == {"v11": 2 * rounds + 1, "v20": rounds - 1}
