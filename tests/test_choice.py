@@ -355,13 +355,22 @@ Missed = Callable[[tuple[int, ...], int], float]
 """What the formula misses of a shape and split: the logarithm of measured over expected time."""
 
 
-def write_run(path: Path, truth: Constants, part: str, missed: Missed = lambda shape, split: 0.0) -> Path:
-    """A run whose times are the formula's but for what it misses, with 2 % noise."""
+def write_run(
+    path: Path,
+    truth: Constants,
+    part: str,
+    missed: Missed = lambda shape, split: 0.0,
+    floor_us: float | None = fit.FLOOR_US,
+) -> Path:
+    """A run whose times are the formula's but for what it misses, with 2 % noise, on a machine where an empty kernel
+    takes `floor_us` and all others as much more or less."""
     config = dataclasses.asdict(Config(block=(128, 128, 64), num_warps=8, num_stages=4, order="swizzled"))
     candidates = [{"label": "torch_matmul", "variant": "torch_matmul", "programs": "sms", "config": config}]
     for split in (1, 2, 4, 8):
         entry = {"label": f"v09 {split}", "variant": "v09_whole_waves", "programs": "sms"}
         candidates.append(entry | {"config": config | {"split": split}})
+    if floor_us is not None:
+        candidates.append({"label": "empty", "variant": "empty", "programs": "sms", "config": config})
     versions = {"torch": "2.11", "triton": "3.9.0"}
     header = {
         "run": path.name.split(".")[0],
@@ -383,7 +392,10 @@ def write_run(path: Path, truth: Constants, part: str, missed: Missed = lambda s
             work = cost.work(m, n, k, (2 * k, 2 * n), 2, kernels, 132)
             us = float(cost.predict(np.array(dataclasses.astuple(truth)), work)[0]) * (1 + 0.02 * noise.normal())
             us *= np.exp(missed(shape, split))
+            us += (floor_us or fit.FLOOR_US) - fit.FLOOR_US
             lines.append({"p": shape, "c": index, "s": "ok", "us": [us] * 3, "e": 1e-4})
+        if floor_us is not None:
+            lines.append({"p": shape, "c": 5, "s": "ok", "us": [floor_us] * 3, "e": 0.0})
     lines.append({"finished": {"wall_s": 1.0}})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -400,6 +412,31 @@ def test_the_fit_finds_the_constants_behind_a_run(tmp_path: Path) -> None:
     assert "tma" not in family["config"] and family["config"]["block"] == [128, 128, 64]
     for name in ("launch_us", "step_us"):
         assert family["constants"][name] == pytest.approx(getattr(TRUTH, name), rel=0.25)
+
+
+def test_runs_of_machines_with_other_floors_are_brought_to_one(tmp_path: Path) -> None:
+    found = []
+    for floor_us in (fit.FLOOR_US, fit.FLOOR_US + 0.9):
+        path = write_run(tmp_path / "matmul_training-20300101-000000.jsonl", TRUTH, "training", floor_us=floor_us)
+        (family,) = fit.fit([read_run(path)]).families
+        found.append(dataclasses.astuple(family.constants))
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+    without = write_run(tmp_path / "matmul_training-20300101-000000.jsonl", TRUTH, "training", floor_us=None)
+    with pytest.raises(InvalidExperiment, match="no empty kernel"):
+        fit.fit([read_run(without)])
+
+
+def test_splits_below_the_measured_ones_are_not_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = dataclasses.replace(choice.costs().families[0], corrections={2: [], 4: []}, most_split=4)
+    assert family.least_split == 2 and dataclasses.replace(family, corrections={}).least_split == 1
+    few = dataclasses.replace(choice.costs(), families=(family,), centres=np.zeros((0, 5)))
+    monkeypatch.setattr(choice, "costs", lambda: few)
+    choice.candidates.cache_clear()
+    try:
+        found = choice.candidates(132, "sm_90", 232448, 2, "ieee")
+        assert [config.split for _, config in found.launches] == [2, 3, 4]
+    finally:
+        choice.candidates.cache_clear()
 
 
 def smooth(shape: tuple[int, ...], split: int) -> float:
@@ -505,7 +542,7 @@ def test_the_committed_constants_are_complete() -> None:
     assert data["provenance"].get("runs") or data["provenance"]["fitted"] is False
     for family in choice.costs().families:
         assert all(value > 0 for value in dataclasses.astuple(family.constants))
-        assert 1 in family.corrections
+        assert family.least_split in choice.SPLITS and family.most_split >= family.least_split
         assert {len(weights) for weights in family.corrections.values()} == {len(choice.costs().centres)}
 
 

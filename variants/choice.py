@@ -74,6 +74,11 @@ class Family:
         wanted = card.contract.architectures
         return (not wanted or arch in wanted) and cost.ring_bytes(card, self.config) <= shared_memory
 
+    @property
+    def least_split(self) -> int:
+        """The fewest K ranges that were measured."""
+        return min(self.corrections, default=1)
+
     def correction(self, split: int) -> list[float] | float:
         """Weights of the largest measured split up to this one: what the formula misses of a kernel and tile hardly
         changes from one split to the next. 0 where there are none."""
@@ -153,7 +158,7 @@ def candidates(sm_count: int, arch: str, shared_memory: int, item_bytes: int, pr
         config = config.replace(programs=programs)
         if _number(arch) < FIRST_TMA:
             config = config.replace(tma=False)
-        splits = [s for s in SPLITS if s <= family.most_split and (not clusters or s in IDLE_SMS)]
+        splits = [s for s in SPLITS if family.least_split <= s <= family.most_split and (not clusters or s in IDLE_SMS)]
         configs = [config.replace(split=split) for split in splits]
         launches += [(variant, c) for c in configs]
         parts.append(Kernels.of(card, configs))
