@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 import variants
 from common import documents
 from common.errors import UnsupportedProblem, nearest
-from experiments.stress_child import CONTROL, MODES, Task, serve
+from experiments.stress_child import MODES, Task, serve
 
 # Without the CUDA calls that fail: Triton's loader asks for an attribute that a device may not have and takes no for an
 # answer, and a launch that fails is an exception in Python.
@@ -56,6 +56,8 @@ HAZARD = re.compile(
     re.DOTALL,
 )
 """Of racecheck, one for each pair of accesses."""
+CTA_WINDOW = 1 << 24
+"""Bytes of the addresses that each CTA of a cluster has."""
 Notice = Callable[[str], None]
 
 
@@ -143,10 +145,8 @@ def sanitized(
 ) -> list[dict[str, Any]]:
     """A row for each of compute-sanitizer's tools and each variant, on one small problem, all within `seconds`.
 
-    Each pair has a process of its own, `jobs` of them at a time. Beside variants in Gluon the control is watched too.
+    Each pair has a process of its own, `jobs` of them at a time.
     """
-    if any(variants.get(name).card.language == "gluon" for name in names):
-        names = [*names, CONTROL]
     end = time.monotonic() + seconds
     program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
     if program is None:
@@ -162,7 +162,7 @@ def sanitized(
         row |= _launched(text)
         if status == "clean":
             return row
-        hazards = _hazards(text)
+        hazards = _hazards(text, row.get("hand_over_bytes", []))
         return row | ({"hazards": hazards} if hazards else {"said": _said(text)})
 
     # The last first: the newest kernels are those that the tools slow down most.
@@ -206,15 +206,21 @@ def _said(text: str) -> list[str]:
     return [line for line in found if line][:MOST_SAID]
 
 
-def _hazards(text: str) -> list[dict[str, Any]]:
-    """Each pair of instructions between which racecheck reports hazards: where, at which addresses, how many."""
+def _hazards(text: str, hand_over: Sequence[int]) -> list[dict[str, Any]]:
+    """Each pair of instructions between which racecheck reports hazards: where, at which addresses, how many.
+
+    `elsewhere`: addresses beside those of `stress_child.hand_over_bytes`. A CTA of a cluster has its rank above them.
+    """
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for hazard in HAZARD.finditer(text):
         pair = (hazard["kind"], *(f"{hazard[at].lower()} at {hazard[at + '_at']}" for at in ("first", "second")))
         told = found.setdefault(pair, {"kind": pair[0], "between": list(pair[1:]), "addresses": set(), "count": 0})
         told["addresses"].add(hazard["address"])
         told["count"] += 1
-    return [{**told, "addresses": sorted(told["addresses"])} for told in found.values()]
+    for told in found.values():
+        told["elsewhere"] = sum(int(address, 16) % CTA_WINDOW not in hand_over for address in told["addresses"])
+        told["addresses"] = sorted(told["addresses"])
+    return list(found.values())
 
 
 def _last_line(text: str) -> str:

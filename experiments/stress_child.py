@@ -3,8 +3,7 @@
 Inputs are small integers whose sums are exact in every dtype that holds them, in whatever order they are added, so a
 result is right or wrong with nothing between. It is compared on the GPU; the host looks at one number a problem.
 
-`python -m experiments.stress_child NAME…` makes one launch of each variant, for a sanitizer to watch; `shares_nothing`
-among the names is the control.
+`python -m experiments.stress_child NAME…` makes one launch of each variant, for a sanitizer to watch.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -31,12 +31,11 @@ import variants
 from common.card import Config
 from common.errors import NotCoResident, UnsupportedProblem
 from common.interpreter import interpreting
-from common.launcher import Variant, plan, prepare, sms
+from common.launcher import Variant, compiled_kernel, plan, prepare, sms
 from common.problem import Problem, make_inputs
+from common.residency import Limits
 
 MODES = ("random", "replay", "beside", "guard")
-CONTROL = "shares_nothing"
-"""A kernel beside the variants, for a sanitizer alone: experiments/sanitizer_control.py."""
 STREAMS = 2
 INPUTS = 4
 """Pairs of A and B that the launches of a problem take in turn."""
@@ -54,6 +53,8 @@ HOLD_BLOCK, HOLD_WARPS = 256, 8
 MOST_POLLS = 1 << 24
 SMALL_OF = 32
 """Random problems, of which a sanitizer watches the smallest that has a fix-up."""
+MOST_WARPS = 64
+"""Of a program."""
 MOST_REFUSED = 1000
 """Problems in a row that the launcher may refuse before a child gives up."""
 Send = Callable[[tuple[str, Any]], None]
@@ -405,23 +406,34 @@ def _holding(held: int) -> Iterator[torch.cuda.Event]:
         stream.synchronize()
 
 
+def hand_over_bytes(ptx: str) -> list[int]:
+    """Where in a CTA's shared memory Triton's default warps tell the other warps what to run, a byte a warp.
+
+    Empty for a kernel whose warps all run the same. The default warps store a word, all warps meet at a barrier, and
+    each of the others loads a byte of it.
+    """
+    loads = re.findall(r"ld\.shared\.b8 \s*\S+, \[%r\d+\+(\d+)\];", ptx)
+    words = {int(at) for at in re.findall(r"st\.shared\.b32 \s*\[global_smem\+(\d+)\], \d+;", ptx)}
+    # The others' first warp is the fifth or a later one, and each adds its number to the address that it loads from.
+    words = {word for word in words if any(0 < word - int(at) <= MOST_WARPS for at in loads)}
+    reserved = Limits(sms=1).reserved_shared_memory
+    return [reserved + word + byte for word in sorted(words) for byte in range(4)]
+
+
 def main(names: list[str]) -> int:
     """One launch of each variant on one small problem; the number of variants with a wrong result."""
     failed = 0
     for name in names:
-        if name == CONTROL:
-            # Imported here: it is Gluon, which not every supported Triton has.
-            from experiments import sanitizer_control
-
-            failed += not sanitizer_control.run()
-            continue
         child = Child(Task(name, 1, 0, 1, seed=1), lambda _: None)
         lane = child.small_lane()
         with lane.within():
             lane.once(1)
         child._synchronize()
         failed += int(lane.differences) > 0
-        print(json.dumps({"watched": lane.facts() | {"wrong_elements": int(lane.differences)}}), flush=True)
+        compiled = [compiled_kernel(call) for call in lane.prepared.record()]
+        states = [told for kernel in compiled for told in hand_over_bytes(kernel.asm["ptx"])]
+        more = {"wrong_elements": int(lane.differences), "hand_over_bytes": sorted(set(states))}
+        print(json.dumps({"watched": lane.facts() | more}), flush=True)
     return failed
 
 

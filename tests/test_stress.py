@@ -19,11 +19,13 @@ import torch
 
 import variants
 from common import documents
+from common.architectures import architecture
+from common.compiled import cached, jobs_of, texts
 from common.errors import UnknownVariant, UnsupportedProblem
 from common.launcher import Launch, Variant
 from common.residency import Limits, programs_per_sm
 from experiments import stress, stress_child
-from experiments.stress_child import CONTROL, Child, Task
+from experiments.stress_child import Child, Task, hand_over_bytes
 
 ROOT = Path(__file__).parent.parent
 COMPILED = {"TRITON_INTERPRET": "0", "TRITON_DEFAULT_FP_FUSION": "1"}
@@ -145,7 +147,7 @@ RACES = """\
 =========     Read Thread (128,0,0) at persistent_tiles+0x2a50 in v10.py:220
 =========     Current Value : 3
 =========         Host Frame: launchKernel
-========= Error: Potential RAW hazard detected at __shared__ 0x22501 in block (14,0,0) :
+========= Error: Potential RAW hazard detected at __shared__ 0x1022501 in block (14,0,0) :
 =========     Write Thread (63,0,0) at persistent_tiles+0x2980 in v10.py:220
 =========     Read Thread (160,0,0) at persistent_tiles+0x2a50 in v10.py:220
 ========= Error: Potential WAW hazard detected at __shared__ 0x10 in block (0,0,0) :
@@ -157,14 +159,21 @@ RACES = """\
 
 def test_races_are_told_by_the_instructions_between_which_they_are() -> None:
     here = "persistent_tiles+"
-    assert stress._hazards(RACES) == [
+    assert stress._hazards(RACES, range(0x22500, 0x22504)) == [
         {
             "kind": "RAW",
             "between": [f"write at {here}0x2980 in v10.py:220", f"read at {here}0x2a50 in v10.py:220"],
-            "addresses": ["0x22500", "0x22501"],
+            "addresses": ["0x1022501", "0x22500"],
             "count": 2,
+            "elsewhere": 0,
         },
-        {"kind": "WAW", "between": [f"write at {here}0x90 in v10.py:9"] * 2, "addresses": ["0x10"], "count": 1},
+        {
+            "kind": "WAW",
+            "between": [f"write at {here}0x90 in v10.py:9"] * 2,
+            "addresses": ["0x10"],
+            "count": 1,
+            "elsewhere": 1,
+        },
     ]
 
 
@@ -181,39 +190,19 @@ def test_a_sanitizers_error_is_laid_to_one_variant(tmp_path: Path, monkeypatch: 
     assert told[("memcheck", "v05")] == 2 and told[("racecheck", "v05")] is None
 
 
-def test_with_variants_in_gluon_the_sanitizer_watches_the_control(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tool = tmp_path / "compute-sanitizer"
-    tool.write_text(FAKE)
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert {row["variant"] for row in stress.sanitized(["v05", "v10"], lambda _: None)} == {"v05", "v10", CONTROL}
-    assert {row["variant"] for row in stress.sanitized(["v05"], lambda _: None)} == {"v05"}
-
-
-COMPILE = """
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.experimental.gluon._runtime import GluonASTSource
-from experiments.sanitizer_control import BLOCK, CLUSTERS, shares_nothing
-pointers, numbers = ("out_ptr", "zeros_ptr"), ("default_rounds", "other_rounds")
-signature = dict.fromkeys(pointers, "*i32") | dict.fromkeys(numbers, "i32") | {"BLOCK": "constexpr"}
-source = GluonASTSource(shares_nothing, signature, {"BLOCK": BLOCK})
-for ctas in CLUSTERS:
-    options = {"num_warps": 4, "num_ctas": ctas}
-    print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])
-"""
-
-
-def test_all_that_the_controls_warps_share_is_which_partition_to_run() -> None:
-    # In a process of its own: this one interprets.
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **COMPILED}
-    )
-    assert done.returncode == 0, done.stderr
-    assert set(re.findall(r"(?:ld|st)\.shared\S*", done.stdout)) == {"st.shared.b32", "ld.shared.b8"}
-    assert not re.search(r"mbarrier|wgmma|cp\.async", done.stdout)
+@pytest.mark.parametrize("name", ["v09", "v10", "v15", "v20"])
+def test_where_triton_hands_work_to_other_warps_is_read_from_the_code(name: str) -> None:
+    (job,) = jobs_of(name, variants.source_path(name), [architecture("sm_90")], {"split": 2})
+    ptx = texts(job)["ptx"]
+    found = hand_over_bytes(ptx)
+    if name == "v09":
+        assert found == []
+        return
+    word = found[0] - 1024
+    assert found == [1024 + word + byte for byte in range(4)]
+    # What is told is a constant for each of four warps, and these bytes are at the end of what the kernel has.
+    assert len(re.findall(rf"st\.shared\.b32 \s*\[global_smem\+{word}\], \d+;", ptx)) >= 2
+    assert word + 4 <= cached(job).dynamic_shared_bytes <= word + 64
 
 
 def test_a_sanitizer_that_does_not_end_is_stopped_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
