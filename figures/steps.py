@@ -25,6 +25,7 @@ from figures.halves import Halves, Ratios
 FIRST = "v09"
 SWEEPS = (
     "steps",
+    "steps_only",
     "hopper_tiles",
     "unaligned",
     "matmul_training",
@@ -32,7 +33,8 @@ SWEEPS = (
     "v09_tiles",
     "corpus_regret",
 )
-"""Experiments that give a variant several configurations on a sample of the paper's population."""
+"""Experiments that give a variant several configurations on a sample of the paper's population; `steps_only` is what
+`run --only` makes of `steps`."""
 LEAST = 8
 """Shapes that a class needs to be told: an interval of fewer is too narrow."""
 EVERY = "all"
