@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import variants
 from common.architectures import architecture
 from common.cluster_release import ARRIVAL, KEY, READ, RESTRICTED, release_shared_memory_alone, restricted, rewriting
 from common.compiled import jobs_of, texts
+from common.errors import UnsupportedTriton
 
 CLUSTER = SimpleNamespace(num_ctas=2)
 
@@ -29,9 +31,19 @@ def test_an_arrival_after_reads_of_the_others_memory_stays_but_for_the_last() ->
     assert kept == [relaxed, ARRIVAL, relaxed, relaxed, relaxed]
 
 
-@pytest.mark.parametrize("ptx", [code("ret;"), code(ARRIVAL), code("ret;", ARRIVAL)])
+@pytest.mark.parametrize(
+    "ptx",
+    [
+        code("ret;"),
+        code(ARRIVAL),
+        code("ret;", ARRIVAL),
+        code("st.shared::cluster.b32 [%r1], %r2;", ARRIVAL, "ret;"),
+        code("@%p1 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1];", ARRIVAL, "ret;"),
+        code("cp.async.bulk.tensor.2d.shared::cluster.global.multicast::cluster [%r1];", ARRIVAL, "ret;"),
+    ],
+)
 def test_code_that_is_not_as_triton_writes_it_is_refused(ptx: str) -> None:
-    with pytest.raises(RuntimeError, match="writes it otherwise"):
+    with pytest.raises(UnsupportedTriton, match="writes it otherwise"):
         restricted(ptx)
 
 
@@ -64,6 +76,36 @@ def test_only_marked_kernels_on_this_thread_are_rewritten_and_have_a_key_of_thei
     assert triton.knobs.runtime.add_stages_inspection_hook is None
 
 
+def test_threads_that_are_within_at_once_leave_in_any_order() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with rewriting(release_shared_memory_alone(SimpleNamespace())):
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert entered.wait(10)
+    with rewriting(release_shared_memory_alone(SimpleNamespace())):
+        leave.set()
+        thread.join()
+        assert "relaxed" in compile_with_the_hook(CLUSTER)
+    # The first to enter was the first to leave: nothing of either may be left for later kernels.
+    assert triton.knobs.runtime.add_stages_inspection_hook is None
+
+
+def test_a_hook_that_came_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton.knobs.runtime, "add_stages_inspection_hook", None)
+
+    def theirs(*compilation: object) -> tuple[str, str]:
+        return "theirs", "digest"
+
+    with rewriting(release_shared_memory_alone(SimpleNamespace())):
+        triton.knobs.runtime.add_stages_inspection_hook = theirs
+    assert triton.knobs.runtime.add_stages_inspection_hook is theirs
+
+
 def test_a_hook_that_was_there_before_is_asked_too_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
@@ -90,3 +132,16 @@ def test_in_machine_code_a_fence_for_the_gpu_is_left_only_between_rounds_of_the_
         fences[name] = texts(job)["sass"].count("MEMBAR.ALL.GPU")
     # Each round has an arrival before reads and one after; the other warps' arrival is written once.
     assert fences == {"v11": 2 * rounds + 1, "v20": rounds - 1}
+
+
+@pytest.mark.parametrize("block", [(64, 64, 64), (64, 128, 64)])
+def test_in_machine_code_values_of_the_others_are_stored_before_the_last_arrival(block: tuple[int, int, int]) -> None:
+    changes = {"block": block, "num_stages": 8, "split": 2}
+    (job,) = jobs_of("v20", variants.source_path("v20"), [architecture("sm_90")], changes)
+    lines = texts(job)["sass"].split("\n")
+    last_read = max(at for at, line in enumerate(lines) if re.search(r"\bLD\.E\b", line))
+    stores = [at for at, line in enumerate(lines) if re.search(r"\bSTG\.E\b", line)]
+    arrival = next(at for at, line in enumerate(lines) if at > last_read and "UCGABAR_ARV" in line)
+    assert stores and last_read < stores[0] and stores[-1] < arrival
+    # A store is left out by its predicate alone: what it would have stored has been computed all the same.
+    assert not [line for line in lines[last_read:arrival] if re.search(r"\b(BRA|BRX|BSSY|EXIT)\b|^\.L", line)]
