@@ -135,9 +135,10 @@ def _hand_over(records: Sequence[dict[str, Any]]) -> list[str]:
         return []
     count, elsewhere = (sum(hazard[name] for hazard in hazards) for name in ("count", "elsewhere"))
     where = "all in" if not elsewhere else f"{elsewhere} addresses of them beside"
+    more = sum("said" in record for record in records if record.get("hazards"))
     return [
         f"{count} hazards, {where} the four bytes of shared memory in which Triton's default warps tell the others "
-        "what to run"
+        "what to run" + (f", and more in {more} launches" if more else "")
     ]
 
 

@@ -153,7 +153,9 @@ RACES = """\
 ========= Error: Potential WAW hazard detected at __shared__ 0x10 in block (0,0,0) :
 =========     Write Thread (0,0,0) at persistent_tiles+0x90 in v10.py:9
 =========     Write Thread (1,0,0) at persistent_tiles+0x90 in v10.py:9
-========= RACECHECK SUMMARY: 3 hazards displayed (3 errors, 0 warnings)
+========= Error: Race reported between Read access at persistent_tiles+0x2a50 in v10.py:220
+=========     and Write access at persistent_tiles+0x2980 in v10.py:220 [2 hazards]
+========= RACECHECK SUMMARY: 4 hazards displayed (4 errors, 0 warnings)
 """
 
 
@@ -175,6 +177,17 @@ def test_races_are_told_by_the_instructions_between_which_they_are() -> None:
             "elsewhere": 1,
         },
     ]
+
+
+def test_a_report_of_racecheck_that_is_not_read_is_noticed() -> None:
+    found = stress._hazards(RACES, [])
+    assert stress._is_all(RACES, found)
+    # A hazard of which one access is told only: what follows it is taken for its other one.
+    second = "=========     Read Thread (160,0,0) at persistent_tiles+0x2a50 in v10.py:220\n"
+    assert second in RACES
+    fewer = RACES.replace(second, "")
+    assert not stress._is_all(fewer, stress._hazards(fewer, []))
+    assert not stress._is_all("========= Program hit an error\n", [])
 
 
 def test_a_sanitizers_error_is_laid_to_one_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
