@@ -294,6 +294,15 @@ def test_a_kernel_that_cannot_be_interpreted_names_its_twin() -> None:
         machine_of("torch_matmul", SHARED_BY_TWO, Rules(READINGS["source"]))
 
 
+def test_hazards_elsewhere_and_reports_that_were_not_read_are_told() -> None:
+    hazards = [{"count": 3, "elsewhere": 0}, {"count": 2, "elsewhere": 0}]
+    assert protocol_table._hand_over([{"status": "clean"}]) == []
+    (told,) = protocol_table._hand_over([{"hazards": hazards}, {"said": ["of another tool"]}])
+    assert told.startswith("5 hazards, all in the four bytes") and told.endswith("what to run")
+    (told,) = protocol_table._hand_over([{"hazards": [*hazards, {"count": 1, "elsewhere": 1}], "said": ["more"]}])
+    assert told.startswith("6 hazards, 1 addresses of them beside") and told.endswith("and more in 1 launches")
+
+
 def test_every_variant_has_a_row_or_a_reason_for_having_none() -> None:
     table = protocol_table.render(RESULTS)
     for name in variants.all_names():

@@ -87,6 +87,7 @@ CASES = [
     ("v18", config("v18", 3, 3, block=(128, 128, 64))),
     ("v19", config("v19", 1, 2, block=(384, 96, 64))),
     ("v19", config("v19", 3, 3, block=(384, 96, 64))),
+    ("v20", config("v20", 2, 3)),
 ]
 LABELS = [f"{name} {c.num_stages} stages split {c.split}" for name, c in CASES]
 SIZES = (200, 264, 712)
