@@ -56,15 +56,22 @@ def _in_company(few: Run | Document | None, many: Run | Document | None) -> list
     shapes = sorted(set.intersection(*(set(side) for pair in pairs for side in pair)))
     if not shapes:
         return []
-    found = [mean_interval([one[shape] / other[shape] for shape in shapes]) for one, other in pairs]
-    cublas, chosen = map(str, found)
+    cublas, chosen = (str(mean_interval([one[shape] / other[shape] for shape in shapes])) for one, other in pairs)
     counts = [len(run.candidates) for run in (few, many)]
+    beside = (
+        f", `variants.matmul` {chosen}" if _choice(few) == _choice(many) else "; the choice is not the same in both"
+    )
     return [
         "",
         f"Company counts: on the {len(shapes)} shapes that both runs hold, cuBLAS takes {cublas} of its time among "
-        f"{counts[1]} candidates where it is one of {counts[0]}, `variants.matmul` {chosen}. With few candidates each "
+        f"{counts[1]} candidates where it is one of {counts[0]}{beside}. With few candidates each "
         "kernel's instructions are likely to stay cached between its turns; the L2 is flushed in both.",
     ]
+
+
+def _choice(run: Run) -> str | None:
+    """The hash of what `variants.matmul` chose by in a run."""
+    return run.candidates[run.index(corpus.CHOSEN)].get("source_hash")
 
 
 def _by_class(name: str, run: Run) -> list[str]:

@@ -36,6 +36,7 @@ def write(
     header["versions"] = {"torch": "2.11", "triton": "3.9.0", **more.get("versions", {})}
     header["candidates"] = [{"label": label, "variant": label.split(" ")[0]} for label in LABELS]
     header["candidates"][-1]["kernel"] = "v09_whole_waves"
+    header["candidates"][LABELS.index("matmul")]["source_hash"] = more.get("choice", "chosen")
     lines: list[dict[str, Any]] = [header, *({"device": device | {"uuid": f"GPU-{n}-0"}} for n in range(1, gpus))]
     for number, shape in enumerate(SAMPLE.shapes()):
         for index, label in enumerate(LABELS):
@@ -128,6 +129,9 @@ def test_what_few_candidates_change_is_told_from_the_shapes_of_both_runs(tmp_pat
     write(tmp_path, "corpus_regret", lambda label, shape: flat(label, shape) * (1.25 if label == "matmul" else 1.0))
     text = goals_table.render(tmp_path)
     assert "`variants.matmul` 0.800 [0.800, 0.800]" in text and "cuBLAS takes 1.000 [1.000, 1.000]" in text
+    write(tmp_path, "corpus_regret", flat, day=2, choice="another")
+    text = goals_table.render(tmp_path)
+    assert "the choice is not the same in both" in text and "`variants.matmul` 1.000 [1.000, 1.000]" not in text
 
 
 def test_a_newer_run_is_read_again(tmp_path: Path) -> None:
