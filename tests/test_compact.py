@@ -7,7 +7,7 @@ import io
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image, ImageChops
@@ -26,7 +26,7 @@ def places(path: str) -> list[tuple[str, float, float]]:
     while parts:
         command = parts.pop(0) if parts[0].isalpha() else command
         if command == "z":
-            if found[-1][1:] != start:
+            if found[-1][0] == "M" or found[-1][1:] != start:
                 found.append(("L", *start))
             x, y = start
             continue
@@ -53,6 +53,7 @@ part = st.tuples(number, number, st.lists(st.one_of(line, curve), max_size=6), s
 )
 
 
+@example("M 0 0 \nL 0 0 \nz\n")
 @given(st.lists(part, min_size=1, max_size=4).map("".join))
 def test_a_short_path_goes_to_the_same_places(path: str) -> None:
     short = compact.path(path)
