@@ -88,6 +88,9 @@ CASES = [
     ("v19", config("v19", 1, 2, block=(384, 96, 64))),
     ("v19", config("v19", 3, 3, block=(384, 96, 64))),
     ("v20", config("v20", 2, 3)),
+    ("v21", config("v21", 1, 3, block=(64, 96, 64))),
+    ("v21", config("v21", 3, 2, block=(96, 64, 64))),
+    ("v21", config("v21", 2, 3, block=(160, 64, 64))),
 ]
 LABELS = [f"{name} {c.num_stages} stages split {c.split}" for name, c in CASES]
 SIZES = (200, 264, 712)

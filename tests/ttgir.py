@@ -149,6 +149,7 @@ class Machine:
         self.module, self.random, self.resident = parse(text), random.Random(seed), resident
         self.engine: list[Callable[[], None]] = []
         self.stores: dict[int, list[Any]] = {}
+        self.registers: dict[tuple[int, int], np.ndarray] = {}
         self.dots = 0
 
     def run(self, programs: int, arguments: list[Any]) -> None:
@@ -276,6 +277,14 @@ class Machine:
         for rank, part in enumerate(values[1].parts):
             part[:] = values[0][self._slices(op.result_type, rank)]
         return []
+
+    def _ttg_local_load(self, op: Op, values: list[Any], env: dict[str, Any]) -> Steps:
+        """Into the registers of this one instruction, also where a wgmma in flight still reads them."""
+        yield None
+        (part,) = values[0].parts
+        registers = self.registers.setdefault((env["program"], id(op)), np.empty_like(part))
+        registers[:] = part
+        return [Shared([registers])]
 
     def _ttng_init_barrier(self, op: Op, values: list[Any], env: dict[str, Any]) -> Steps:
         yield from ()
