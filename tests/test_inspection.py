@@ -279,6 +279,8 @@ def test_an_interrupted_command_keeps_no_failure_and_leaves_no_files(tmp_path: P
         "import pathlib, variants\nfrom common import compiled\nfrom common.architectures import ARCHITECTURES\n"
         f"compiled.CACHE = pathlib.Path({str(tmp_path)!r}, 'kernels')\n"
         "jobs = compiled.jobs_of('v05', variants.source_path('v05'), ARCHITECTURES.values())\n"
+        # A suite that runs in the background of a shell has its children ignore Ctrl-C.
+        "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "print('ready', flush=True)\ncompiled.inspect(jobs)\n"
     )
     scratch = tmp_path / "scratch"

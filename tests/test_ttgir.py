@@ -184,6 +184,15 @@ def test_a_stage_that_is_handed_back_too_early_gives_wrong_numbers(kernels: dict
     assert not torch.equal(case.out.double(), case.a.double() @ case.b.double())
 
 
+def test_registers_that_are_written_while_a_wgmma_reads_them_give_wrong_numbers(kernels: dict) -> None:
+    index = next(i for i, (variant, _) in enumerate(CASES) if variant == "v21")
+    broken = damaged(kernels[index, "row"], r"pendings = 2\b", "pendings = 4")
+    case = prepared(index, "row", SIZES)
+    (call,) = case.record()
+    Machine(broken, 1).run(call.programs, arguments_of(call))
+    assert not torch.equal(case.out.double(), case.a.double() @ case.b.double())
+
+
 @pytest.mark.parametrize("index", [1, 2, 3, 4, 10])
 def test_a_counter_that_is_not_set_back_is_noticed(kernels: dict, index: int) -> None:
     broken = damaged(kernels[index, "row"], r"tt\.store (%\w+), (%c0_i32\w*) : !tt\.ptr<i32>", "ttg.barrier all")

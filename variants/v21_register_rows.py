@@ -1,8 +1,9 @@
 """Rows that two accumulators share are read from shared memory once, into registers.
 
-A wgmma reads its operands from shared memory, at most 128 bytes a clock, on the same way as the TMA writes them there:
-that bounds the main loop of all tiles with few rows. Two accumulators side by side multiply the same rows of A, which
-two wgmmas read twice. From registers both take them for nothing.
+Shared memory gives and takes 128 bytes a clock: a wgmma's operands and what the TMA writes together. By that count a tile
+of 64 or 128 rows waits for shared memory longer than for the tensor cores. Two accumulators side by side multiply the
+same rows of A, which two wgmmas read twice; from registers both take them for nothing. The next rows are read while the
+last wgmmas are in flight, so that there are two sets of registers, and two iterations in one.
 """
 
 from __future__ import annotations
