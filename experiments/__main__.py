@@ -305,6 +305,17 @@ def overheads(out: Out = None) -> None:
     print("\n".join(map(str, measure(folder, lambda text: print(text, file=sys.stderr, flush=True)))))
 
 
+@app.command("main-loop")
+def main_loop(out: Out = None) -> None:
+    """Measure an iteration of each main loop beside what tensor cores and shared memory would take for it alone."""
+    os.environ["TRITON_INTERPRET"] = "0"
+    _require_gpu("its main loops cannot be measured elsewhere")
+    from experiments.main_loop import measure
+
+    folder = destination(out, False)
+    print(measure(folder, lambda text: print(text, file=sys.stderr, flush=True)))
+
+
 @app.command()
 def counters(
     file: Annotated[Path, typer.Argument(help="an experiment whose calls are profiled")] = HERE / "counters.yaml",

@@ -110,7 +110,9 @@ def fix_up() -> list[dict[str, Any]]:
     for name, peers in [(fixed, count) for fixed in FIXERS for count in peers_of(fixed)]:
         problems = pair(name, peers, sms)
         with torch.cuda.stream(stopwatch.stream):
-            launches = [_right(name, problem, split) for problem, split in zip(problems, (peers, 1), strict=True)]
+            variant, config = fixer(name)
+            splits = zip(problems, (peers, 1), strict=True)
+            launches = [right(variant, config.replace(split=split), problem) for problem, split in splits]
             timed = [stopwatch.capture(launch.run) for launch in launches]
             stopwatch.interleave(timed, ROUNDS, peers)
         shared, whole = (one.samples for one in timed)
@@ -119,13 +121,13 @@ def fix_up() -> list[dict[str, Any]]:
     return found
 
 
-def _right(name: str, problem: Problem, split: int) -> Prepared:
-    variant, config = fixer(name)
+def right(variant: Variant, config: Config, problem: Problem) -> Prepared:
+    """A launch whose programs have one unit each, after one whose result was right. Raises WrongResult, ValueError."""
     a, b = make_inputs(problem, device="cuda")
     out = torch.full((problem.m, problem.n), torch.nan, dtype=a.dtype, device="cuda")
-    prepared = prepare(variant, a, b, out, config.replace(split=split))
-    if not one_a_program(prepared.schedule, split):
-        raise ValueError(f"{name}: {problem} in {split} ranges is not one unit a program")
+    prepared = prepare(variant, a, b, out, config)
+    if not one_a_program(prepared.schedule, config.split or 1):
+        raise ValueError(f"{variant.name}: {problem} in {config.split} ranges is not one unit a program")
     prepared.run()
     check = reference(a, b).check(prepared.out)
     if not check.ok:

@@ -1,0 +1,80 @@
+"""What a main loop's iteration should take: counts by hand, problems of one tile a program, and the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from common import documents
+from common.errors import NoDevice
+from common.launcher import check_config, plan
+from experiments import main_loop, overheads
+from experiments.__main__ import app
+from experiments.main_loop import LOOPS, Loop
+from figures import loops_table
+
+
+def loop(variant: str, block: tuple[int, int], warps: int) -> Loop:
+    (found,) = [
+        x for x in LOOPS if (x.variant, x.changes["block"][:2], x.changes["num_warps"]) == (variant, block, warps)
+    ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("variant", "block", "warps", "tensor", "kibibytes"),
+    [
+        # Read by each wgmma: 8 KiB for 64 rows, 16 KiB for 128 columns; written: all rows and columns once.
+        ("v10", (64, 128), 4, 256, 8 + 16 + 24),
+        ("v10", (128, 128), 8, 512, 2 * (8 + 16) + 32),
+        ("v10", (128, 256), 8, 1024, 2 * (8 + 32) + 48),
+        ("v17", (64, 192), 4, 384, 2 * 8 + 24 + 32),
+        ("v21", (64, 192), 4, 384, 8 + 24 + 32),
+        ("v17", (160, 64), 4, 320, 2 * 8 + 20 + 28),
+        ("v21", (192, 128), 8, 768, 2 * 8 + 2 * 24 + 40),
+    ],
+)
+def test_clocks_are_those_counted_by_hand(
+    variant: str, block: tuple[int, int], warps: int, tensor: int, kibibytes: int
+) -> None:
+    found = loop(variant, block, warps)
+    assert found.tensor_clocks() == tensor and found.shared_clocks() == kibibytes * 1024 / 128
+
+
+@pytest.mark.parametrize("number", range(len(LOOPS)))
+@pytest.mark.parametrize("programs", [1, 132])
+def test_each_tile_is_one_programs_and_only_k_is_longer(number: int, programs: int) -> None:
+    variant, config = LOOPS[number].resolved
+    check_config(variant, config)
+    short, long = main_loop.problems(LOOPS[number], programs)
+    assert (short.m, short.n) == (long.m, long.n) and long.k - short.k == 64 * config.block[2]
+    for problem in (short, long):
+        schedule = plan(variant.card, problem.m, problem.n, problem.k, config, 132)
+        assert schedule.tiles == programs and overheads.one_a_program(schedule, 1)
+
+
+def test_the_table_tells_clocks_and_which_part_is_larger(tmp_path: Path) -> None:
+    assert loops_table.render(tmp_path).count("| not measured yet | not measured yet |") == len(LOOPS)
+    record = {"variant": "v21_register_rows", "config": "64x192x64 w4 s5", "widths": [128, 64], "in_registers": True}
+    record |= {"tensor_clocks": 384.0, "shared_clocks": 512.0}
+    head = {"date": "2030-01-01T00:00:00+00:00", "device": {"name": "NVIDIA H200"}, "versions": {"triton": "3.9.0"}}
+    found = [record | {"programs": p, "us": [us] * 3, "mhz": mhz} for p, us, mhz in ((132, 0.3, None), (1, 0.25, 2000))]
+    documents.write(tmp_path, main_loop.KIND, head, found)
+    told = loops_table.render(tmp_path).splitlines()[2]
+    assert "| 384 | **512** | 500 (0.250 µs) | 0.300 µs |" in told and "128 + 64 columns, rows in registers" in told
+
+
+def test_without_a_gpu_the_command_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")  # the command sets it; other tests want it back
+    done = CliRunner().invoke(app, ["main-loop", "--out", str(tmp_path)])
+    assert isinstance(done.exception, NoDevice) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_an_iteration_takes_no_less_than_its_parts(tmp_path: Path) -> None:
+    for record in documents.read(main_loop.measure(tmp_path, lambda _: None)).records:
+        assert min(record["us"]) * 2100 > 0.9 * max(record["tensor_clocks"], record["shared_clocks"])
