@@ -129,6 +129,13 @@ class Run:
         found = self.by_candidate.get(self.index(label), {})
         return {p: row.median for p, row in found.items() if row.status == "ok" and row.samples}
 
+    @cached_property
+    def floor_us(self) -> float | None:
+        """Median microseconds of an empty kernel, which every other one takes besides; None where none was measured."""
+        empty = [c["label"] for c in self.candidates if c["variant"] == "empty"]
+        found = self.medians(empty[0]).values() if empty else []
+        return statistics.median(found) if found else None
+
     def speedups(self, label: str, baseline: str = "torch_matmul") -> dict[Problem, float]:
         """Baseline's median over the candidate's, for the problems that both got right on the same device."""
         base, mine = self.medians(baseline), self.medians(label)

@@ -35,7 +35,8 @@ EXPERIMENTS = ("matmul_training", "sides_training", "clusters_training", "choice
 START = Constants(3.0, 1.5, 0.2, 0.1, 3.5, 1.0, 0.3, 0.1, 0.1, 1.5)
 """Where the search begins, microseconds and TB/s."""
 FLOOR_US = 3.5
-"""Microseconds of an empty kernel that every run is brought to: by the difference, which all its kernels have."""
+"""Microseconds of an empty kernel that every run is brought to. Machines of one kind differ by up to 1, and all their
+kernels by as much."""
 LEAST_ROWS = 60
 """Rows that ten constants need at least."""
 LEAST_ALIGNED = 20
@@ -95,8 +96,8 @@ class Costs:
 def fit(runs: Sequence[Run]) -> Costs:
     """Constants and corrections of every kernel and tile of the runs that the formula describes, in the runs' order.
 
-    Raises InvalidExperiment where a shape is for reporting, where the runs hold nothing to fit, or where they come from
-    GPUs of different kinds.
+    Raises InvalidExperiment where a shape is for reporting, a run has no empty kernel, the runs hold nothing to fit, or
+    they come from GPUs of different kinds.
     """
     for run in runs:
         wrong = sorted({row.problem for row in run.rows if part_of(row.problem) != "training"})
@@ -105,6 +106,8 @@ def fit(runs: Sequence[Run]) -> Costs:
                 f"{run.path.name}: {len(wrong)} of its shapes are for reporting, the first {wrong[0]}: "
                 "fit to a run of matmul_training"
             )
+        if run.floor_us is None:
+            raise InvalidExperiment(f"{run.path.name}: no empty kernel to tell this machine's floor by; fit without it")
     kinds = sorted({device["name"] for run in runs for device in run.devices.values()})
     if len(kinds) > 1:
         raise InvalidExperiment(f"one set of constants is for one kind of GPU; the runs are of {', '.join(kinds)}")
@@ -198,20 +201,8 @@ def _samples(run: Run, index: int, candidate: dict[str, Any]) -> Samples:
     works = cost.work(m, n, k, row_bytes, item, kernels, sms)
     real = np.broadcast_to(cost.effective_split(m, n, k, kernels) == split, len(shapes))
     places = cost.features(m, n, k, row_bytes, item)
-    us = np.array([measured[shape].median for shape in shapes]) - (floor(run) - FLOOR_US)
+    us = np.array([measured[shape].median for shape in shapes]) - (run.floor_us - FLOOR_US)
     return Samples(works.T, us, places, np.full(len(shapes), split), real, cost.at_lines(row_bytes))
-
-
-def floor(run: Run) -> float:
-    """Microseconds of an empty kernel in a run; it differs by up to 1 between machines of one kind, as does all else.
-
-    Raises InvalidExperiment for a run without.
-    """
-    found = [index for index, candidate in enumerate(run.candidates) if candidate["variant"] == "empty"]
-    rows = [row.median for index in found for row in run.by_candidate.get(index, {}).values() if row.status == "ok"]
-    if not rows:
-        raise InvalidExperiment(f"{run.path.name}: no empty kernel to tell this machine's floor by; fit without it")
-    return float(np.median(rows))
 
 
 def _fitted(variant: str, config: dict[str, Any], per_sm: int, samples: Samples, centres: np.ndarray) -> Fitted:

@@ -23,7 +23,7 @@ from common.errors import DamagedRun, InvalidExperiment, NoWorker
 from common.launcher import Variant
 from common.problem import Problem
 from common.rows import Row, Run
-from experiments.plan import CHOSEN, EMPTY, NO_VARIANTS, Candidate
+from experiments.plan import CHOSEN, NO_VARIANTS, Candidate
 from experiments.spec import Experiment
 from experiments.spent import PARTS, WAITING
 from experiments.worker import NOBODY, Job, serve
@@ -349,10 +349,8 @@ class Sweep:
         found["seconds"] = {part: round(self.seconds[part], 2) for part in PARTS}
         if self.costs:
             found["ms_per_candidate_and_shape"] = round(statistics.median(self.costs), 3)
-        empty = [c.label for c in self.candidates if c.variant == EMPTY]
-        floors = list(run.medians(empty[0]).values()) if empty else []
-        if floors:
-            found["empty_us"] = round(statistics.median(floors), 2)
+        if run.floor_us is not None:
+            found["empty_us"] = round(run.floor_us, 2)
         library = [c.label for c in self.candidates if c.variant == "torch_matmul"]
         ratios = list(run.speedups(library[1], library[0]).values()) if len(library) > 1 else []
         if ratios:

@@ -19,7 +19,6 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 import jinja2
@@ -444,7 +443,7 @@ def render(results: Path = RESULTS, figures: Path = HERE, readme: Path = README)
         devices=sorted({source.describe(run).split(": ")[1] for run in shown}),
         runs=shown,
         measured=measured(shown),
-        floors={run.id: median(run.medians("empty").values()) for run in shown if source.has(run, "empty")},
+        floors={run.id: run.floor_us for run in shown if run.floor_us is not None},
         blocks=blocks,
         titles={
             "steps": "Beyond the thread",
