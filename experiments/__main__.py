@@ -120,7 +120,7 @@ def run(
             resume,
             limit,
             on_progress,
-            lambda text: print(text, file=sys.stderr, flush=True),
+            _say,
             wrong_results=time_wrong_results,
             hire=hire,
         )
@@ -178,7 +178,7 @@ def stress(
 
     work = plan(launches, replays, problems, only, modes, seed, device == "interpreter")
     work.jobs, work.limit = jobs, limit
-    work.notice = lambda text: print(text, file=sys.stderr, flush=True)
+    work.notice = _say
     folder = destination(out, device == "interpreter")
     asked = {"launches": launches, "replays": replays, "problems": problems, "seed": seed, "jobs": jobs}
     wanted, paths = work.tasks[0].modes, []
@@ -291,29 +291,25 @@ def facts(
     else:
         interpreter.require_interpreter()
     folder = destination(out, device == "interpreter")
-    print(measure(folder, lambda text: print(text, file=sys.stderr, flush=True)))
+    print(measure(folder, _say))
 
 
 @app.command()
 def overheads(out: Out = None) -> None:
     """Measure the host's part of a call of variants.matmul like one before, and what putting a tile together takes."""
-    os.environ["TRITON_INTERPRET"] = "0"
-    _require_gpu("its overheads cannot be measured elsewhere")
+    folder = _folder_of_a_gpus(out, "its overheads cannot be measured elsewhere")
     from experiments.overheads import measure
 
-    folder = destination(out, False)
-    print("\n".join(map(str, measure(folder, lambda text: print(text, file=sys.stderr, flush=True)))))
+    print("\n".join(map(str, measure(folder, _say))))
 
 
 @app.command("main-loop")
 def main_loop(out: Out = None) -> None:
     """Measure an iteration of each main loop beside what tensor cores and shared memory would take for it alone."""
-    os.environ["TRITON_INTERPRET"] = "0"
-    _require_gpu("its main loops cannot be measured elsewhere")
+    folder = _folder_of_a_gpus(out, "its main loops cannot be measured elsewhere")
     from experiments.main_loop import measure
 
-    folder = destination(out, False)
-    print(measure(folder, lambda text: print(text, file=sys.stderr, flush=True)))
+    print(measure(folder, _say))
 
 
 @app.command()
@@ -397,7 +393,7 @@ def regressions(
     steps(Path(), only)  # a misspelt step is told before a GPU is asked for
     _require_gpu("`python -m experiments claims` prints the committed verdicts")
     folder = destination(out)
-    failed = run_all(folder, only, lambda text: print(text, file=sys.stderr, flush=True))
+    failed = run_all(folder, only, _say)
     _print_claims(folder, device_name(), (), as_json=False)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
@@ -591,6 +587,18 @@ def _require_gpu(instead: str = "`--device interpreter` checks correctness on th
 
     if not torch.cuda.is_available():
         raise NoDevice(f"no NVIDIA GPU was found: {instead}")
+
+
+def _folder_of_a_gpus(out: Path | None, instead: str) -> Path:
+    """Where results of a command go that measures on this machine's GPU alone. Raises NoDevice, NotWritable."""
+    os.environ["TRITON_INTERPRET"] = "0"
+    _require_gpu(instead)
+    return destination(out, False)
+
+
+def _say(text: str) -> None:
+    """Progress, beside what a command prints."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from common.device import Telemetry
 from common.launcher import Variant
 from common.problem import Problem
 from common.timing import METHOD, Stopwatch
-from experiments.overheads import ROUNDS, right
+from experiments.overheads import samples
 
 KIND = "main_loop"
 SHORT, LONG = 16, 80
@@ -117,11 +117,7 @@ def main_loop() -> list[dict[str, Any]]:
     for number, loop in enumerate(LOOPS):
         variant, config = loop.resolved
         for programs in (1, sms):
-            with torch.cuda.stream(stopwatch.stream):
-                launches = [right(variant, config, problem) for problem in problems(loop, programs)]
-                timed = [stopwatch.capture(launch.run) for launch in launches]
-                stopwatch.interleave(timed, ROUNDS, number)
-            short, long = (one.samples for one in timed)
+            short, long = samples(stopwatch, variant, (config, config), problems(loop, programs), number)
             more = [round((y - x) / (LONG - SHORT), 4) for x, y in zip(short, long, strict=True)]
             found.append(loop.facts() | {"programs": programs, "us": more, "mhz": telemetry.read()[0]})
     return found

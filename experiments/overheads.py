@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +109,23 @@ def fix_up() -> list[dict[str, Any]]:
     stopwatch, found = Stopwatch(), []
     for name, peers in [(fixed, count) for fixed in FIXERS for count in peers_of(fixed)]:
         problems = pair(name, peers, sms)
-        with torch.cuda.stream(stopwatch.stream):
-            variant, config = fixer(name)
-            splits = zip(problems, (peers, 1), strict=True)
-            launches = [right(variant, config.replace(split=split), problem) for problem, split in splits]
-            timed = [stopwatch.capture(launch.run) for launch in launches]
-            stopwatch.interleave(timed, ROUNDS, peers)
-        shared, whole = (one.samples for one in timed)
+        variant, config = fixer(name)
+        configs = (config.replace(split=peers), config.replace(split=1))
+        shared, whole = samples(stopwatch, variant, configs, problems, peers)
         record = {"fixer": name, "peers": peers, "us": [round(x - y, 2) for x, y in zip(shared, whole, strict=True)]}
         found.append(record | {"problems": [[p.m, p.n, p.k] for p in problems], "shared_us": shared, "whole_us": whole})
     return found
+
+
+def samples(
+    stopwatch: Stopwatch, variant: Variant, configs: Sequence[Config], problems: Sequence[Problem], seed: int
+) -> list[list[float]]:
+    """Microseconds of ROUNDS launches of each problem with its config, in turn with the others'. Raises as `right`."""
+    with torch.cuda.stream(stopwatch.stream):
+        launches = [right(variant, config, problem) for config, problem in zip(configs, problems, strict=True)]
+        timed = [stopwatch.capture(launch.run) for launch in launches]
+        stopwatch.interleave(timed, ROUNDS, seed)
+    return [one.samples for one in timed]
 
 
 def right(variant: Variant, config: Config, problem: Problem) -> Prepared:
