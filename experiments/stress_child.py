@@ -416,7 +416,7 @@ def hand_over_bytes(ptx: str) -> list[int]:
     words = {int(at) for at in re.findall(r"st\.shared\.b32 \s*\[global_smem\+(\d+)\], \d+;", ptx)}
     # The others' first warp is the fifth or a later one, and each adds its number to the address that it loads from.
     words = {word for word in words if any(0 < word - int(at) <= MOST_WARPS for at in loads)}
-    reserved = Limits(sms=1).reserved_shared_memory
+    reserved = Limits.reserved_shared_memory
     return [reserved + word + byte for word in sorted(words) for byte in range(4)]
 
 

@@ -121,24 +121,25 @@ def test_a_hook_that_was_there_before_is_asked_too_and_comes_back(monkeypatch: p
     assert asked == [0, 5] and triton.knobs.runtime.add_stages_inspection_hook is theirs
 
 
+def machine_code(name: str, block: tuple[int, int, int]) -> str:
+    """Of a variant in clusters of two for sm_90."""
+    changes = {"block": block, "num_stages": 8, "split": 2}
+    (job,) = jobs_of(name, variants.source_path(name), [architecture("sm_90")], changes)
+    return texts(job)["sass"]
+
+
 @pytest.mark.parametrize(("block", "rounds"), [((64, 64, 64), 1), ((64, 128, 64), 2)])
 def test_in_machine_code_a_fence_for_the_gpu_is_left_only_between_rounds_of_the_exchange(
     block: tuple[int, int, int], rounds: int
 ) -> None:
-    changes = {"block": block, "num_stages": 8, "split": 2}
-    fences = {}
-    for name in ("v11", "v20"):
-        (job,) = jobs_of(name, variants.source_path(name), [architecture("sm_90")], changes)
-        fences[name] = texts(job)["sass"].count("MEMBAR.ALL.GPU")
+    fences = {name: machine_code(name, block).count("MEMBAR.ALL.GPU") for name in ("v11", "v20")}
     # Each round has an arrival before reads and one after; the other warps' arrival is written once.
     assert fences == {"v11": 2 * rounds + 1, "v20": rounds - 1}
 
 
 @pytest.mark.parametrize("block", [(64, 64, 64), (64, 128, 64)])
 def test_in_machine_code_values_of_the_others_are_stored_before_the_last_arrival(block: tuple[int, int, int]) -> None:
-    changes = {"block": block, "num_stages": 8, "split": 2}
-    (job,) = jobs_of("v20", variants.source_path("v20"), [architecture("sm_90")], changes)
-    lines = texts(job)["sass"].split("\n")
+    lines = machine_code("v20", block).split("\n")
     last_read = max(at for at, line in enumerate(lines) if re.search(r"\bLD\.E\b", line))
     stores = [at for at, line in enumerate(lines) if re.search(r"\bSTG\.E\b", line)]
     arrival = next(at for at, line in enumerate(lines) if at > last_read and "UCGABAR_ARV" in line)

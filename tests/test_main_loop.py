@@ -60,7 +60,11 @@ def test_the_table_tells_clocks_and_which_part_is_larger(tmp_path: Path) -> None
     assert loops_table.render(tmp_path).count("| not measured yet | not measured yet |") == len(LOOPS)
     record = {"variant": "v21_register_rows", "config": "64x192x64 w4 s5", "widths": [128, 64], "in_registers": True}
     record |= {"tensor_clocks": 384.0, "shared_clocks": 512.0}
-    head = {"date": "2030-01-01T00:00:00+00:00", "device": {"name": "NVIDIA H200"}, "versions": {"triton": "3.9.0"}}
+    head = {
+        "date": "2030-01-01T00:00:00+00:00",
+        "device": {"name": "NVIDIA H200"},
+        "versions": {"torch": "2.11", "triton": "3.9.0"},
+    }
     found = [record | {"programs": p, "us": [us] * 3, "mhz": mhz} for p, us, mhz in ((132, 0.3, None), (1, 0.25, 2000))]
     documents.write(tmp_path, main_loop.KIND, head, found)
     told = loops_table.render(tmp_path).splitlines()[2]
