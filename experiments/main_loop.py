@@ -16,7 +16,7 @@ import torch
 import variants
 from common import documents
 from common.card import Config
-from common.device import Telemetry
+from common.device import Telemetry, identity
 from common.launcher import Variant
 from common.problem import Problem
 from common.timing import METHOD, Stopwatch
@@ -113,7 +113,7 @@ def main_loop() -> list[dict[str, Any]]:
     `us`: microseconds of an iteration, round by round. `mhz`: the SM's clock as it was last read.
     """
     sms = torch.cuda.get_device_properties().multi_processor_count
-    stopwatch, telemetry, found = Stopwatch(), Telemetry(), []
+    stopwatch, telemetry, found = Stopwatch(), Telemetry(identity()["uuid"]), []
     for number, loop in enumerate(LOOPS):
         variant, config = loop.resolved
         for programs in (1, sms):
