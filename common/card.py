@@ -44,8 +44,7 @@ class Config:
     `split`: K ranges of a shared tile (`split_k` and `whole_waves`), None to leave it to the decomposition. `sem`:
     memory order of the atomic adds on C. `precision`: how fp32 operands are multiplied, exactly or rounded to TF32.
     `tma`: load by the Tensor Memory Accelerator, which not all layouts allow. `maxnreg`: registers that a thread may
-    have at the start, so that more programs fit an SM; None to leave it to the compiler. `l2_bytes`: what L2 fetches
-    where a TMA load misses it, see `common.l2_promotion`.
+    have at the start, so that more programs fit an SM; None to leave it to the compiler.
     """
 
     block: tuple[int, int, int] = (128, 128, 32)
@@ -61,7 +60,6 @@ class Config:
     precision: Precision = "ieee"
     tma: bool = False
     maxnreg: int | None = None
-    l2_bytes: int = 128
 
     def __post_init__(self) -> None:
         """Raise UnsupportedProblem for a value of a kind that the field cannot hold."""
@@ -76,8 +74,6 @@ class Config:
             if getattr(self, name) not in get_args(kind):
                 allowed = ", ".join(get_args(kind))
                 raise UnsupportedProblem(f"{name}={getattr(self, name)!r}: one of {allowed}")
-        if self.l2_bytes not in (0, 64, 128, 256):
-            raise UnsupportedProblem(f"l2_bytes={self.l2_bytes!r}: 0, 64, 128 or 256")
         if not isinstance(self.two_tiles, bool):
             raise UnsupportedProblem(f"two_tiles={self.two_tiles!r}: True or False")
 
@@ -92,7 +88,6 @@ class Config:
     def label(self) -> str:
         """A short name for tables: block, warps, stages, and registers where they are limited."""
         more = (" tma" if self.tma else "") + (f" r{self.maxnreg}" if self.maxnreg else "")
-        more += f" L{self.l2_bytes}" if self.l2_bytes != 128 else ""
         return f"{'x'.join(map(str, self.block))} w{self.num_warps} s{self.num_stages}{more}"
 
 

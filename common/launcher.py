@@ -24,7 +24,6 @@ from common.card import MOST_TILE, Card, Config
 from common.cluster_release import rewriting
 from common.decomposition import GROUP_M, Schedule, cdiv
 from common.errors import NoDevice, NotCoResident, UnsupportedProblem, nearest
-from common.l2_promotion import TRITONS_L2_BYTES, promoting
 
 INTERPRETER_SMS = 4
 """Stands for the number of SMs where there is no GPU."""
@@ -40,14 +39,12 @@ GLUON_TRITON = "3.9"
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One kernel of a launch: what `kernel[(programs,)](*args, **options)` would get, with descriptors that have L2
-    fetch `l2_bytes`."""
+    """One kernel of a launch: what `kernel[(programs,)](*args, **options)` would get."""
 
     kernel: Any
     programs: int
     args: tuple[Any, ...]
     options: dict[str, Any]
-    l2_bytes: int = TRITONS_L2_BYTES
 
     @property
     def name(self) -> str:
@@ -119,7 +116,7 @@ class Launch:
         """Start a kernel with `programs` programs; none for zero programs."""
         if programs == 0:
             return
-        call = KernelCall(kernel, programs, args, options | {"enable_fp_fusion": True}, self.config.l2_bytes)
+        call = KernelCall(kernel, programs, args, options | {"enable_fp_fusion": True})
         self.calls.append(call)
         if self.start is not None:
             self.start(call)
@@ -142,7 +139,7 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 
 def start_kernel(call: KernelCall) -> Any:
     """Launch on the current stream (or interpret)."""
-    with rewriting(call.kernel), promoting(call.l2_bytes):
+    with rewriting(call.kernel):
         return call.kernel[(call.programs,)](*call.args, **call.options)
 
 
@@ -423,8 +420,6 @@ def check_config(variant: Variant, config: Config) -> None:
             raise UnsupportedProblem(f"{name}={stages}: at least 1, at most {MOST_STAGES}")
     if config.maxnreg is not None and not (24 <= config.maxnreg <= 255 and config.maxnreg % 8 == 0):
         raise UnsupportedProblem(f"maxnreg={config.maxnreg}: a multiple of 8 from 24 to 248")
-    if config.l2_bytes != TRITONS_L2_BYTES and not (config.tma or card.contract.layouts == "tma"):
-        raise UnsupportedProblem(f"l2_bytes={config.l2_bytes}: {variant.name} does not load by the TMA")
     if config.tma and not card.contract.tma:
         raise UnsupportedProblem(f"{variant.name} has no choice between pointers and the TMA; v09 has")
     if config.programs is not None and not 0 <= config.programs < 2**16 * 4:

@@ -16,7 +16,6 @@ import torch
 import triton
 
 from common import workspace
-from common.l2_promotion import promoting
 from common.launcher import KernelCall, Launch, Prepared, compiled_kernel
 
 MOST_DESCRIPTORS = 256
@@ -45,7 +44,6 @@ class QuickKernel:
 
     def __init__(self, call: KernelCall, task: Launch) -> None:
         compiled = compiled_kernel(call)
-        self._l2_bytes = call.l2_bytes
         launcher = compiled.run
         if launcher.global_scratch_size or launcher.profile_scratch_size:
             raise RuntimeError(f"{call.name} needs scratch memory of the launcher's: launch it through Triton")
@@ -67,7 +65,7 @@ class QuickKernel:
         position = len(self._arguments)
         if hasattr(value, "block_shape"):
             operand = next(name for name in "abc" if getattr(task, name) is value.described)
-            encode = _encoder(value, next(descriptor_facts), self._l2_bytes)
+            encode = _encoder(value, next(descriptor_facts))
             self.descriptors.append((position, operand, encode))
             self._arguments += [None, *value.shape, *value.strides]
             return
@@ -98,7 +96,7 @@ def _in_order(call: KernelCall) -> list[Any]:
     return [*call.args, *named]
 
 
-def _encoder(descriptor: Any, facts: dict[str, Any], l2_bytes: int) -> Callable[[int], Any]:
+def _encoder(descriptor: Any, facts: dict[str, Any]) -> Callable[[int], Any]:
     """A function from an address to the encoded descriptor of the same shape there."""
     from triton.backends.nvidia.driver import make_tensordesc_arg
 
@@ -107,8 +105,7 @@ def _encoder(descriptor: Any, facts: dict[str, Any], l2_bytes: int) -> Callable[
     def encode(address: int) -> Any:
         moved = copy.copy(descriptor)
         moved.base = Address(address, dtype)
-        with promoting(l2_bytes):
-            return make_tensordesc_arg(moved, facts, None)[0]
+        return make_tensordesc_arg(moved, facts, None)[0]
 
     return encode
 

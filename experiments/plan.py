@@ -96,8 +96,6 @@ class Candidate:
             parts.append("tma")
         if config.maxnreg is not None:
             parts.append(f"r{config.maxnreg}")
-        if config.l2_bytes != 128:
-            parts.append(f"L{config.l2_bytes}")
         return parts
 
     def resolved(self, problem: Problem, sms: int) -> Config:

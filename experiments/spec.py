@@ -170,7 +170,6 @@ class Candidates(Strict):
     split: tuple[Size, ...] | None = None
     tma: bool = False
     maxnreg: Size | None = None
-    l2_bytes: Literal[0, 64, 128, 256] = 128
     kernel: str | None = None
     repeat: Annotated[int, Field(ge=1, le=9)] = 1
 
@@ -251,7 +250,7 @@ class Candidates(Strict):
         changes |= {"num_warps": self.warps, "full_tiles_warps": self.full_tiles_warps or self.warps}
         changes |= {"num_stages": self.stages, "full_tiles_stages": self.full_tiles_stages or self.stages}
         changes = {key: value for key, value in changes.items() if value is not None}
-        return base.replace(**changes, two_tiles=self.two_tiles, sem=self.sem, tma=self.tma, l2_bytes=self.l2_bytes)
+        return base.replace(**changes, two_tiles=self.two_tiles, sem=self.sem, tma=self.tma)
 
 
 class Experiment(Strict):
