@@ -30,7 +30,7 @@ from common.residency import clusters
 from common.rows import Run
 from experiments.plan import count_programs
 
-EXPERIMENTS = ("matmul_training", "sides_training", "clusters_training", "choice_training")
+EXPERIMENTS = ("matmul_training", "sides_training", "clusters_training", "choice_training", "stages_training")
 """What is fitted to where nothing else is said: every finished run of these."""
 START = Constants(3.0, 1.5, 0.2, 0.1, 3.5, 1.0, 0.3, 0.1, 0.1, 1.5)
 """Where the search begins, microseconds and TB/s."""
