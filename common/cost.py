@@ -22,6 +22,11 @@ NOMINAL_TILE = 128 * 128
 """Elements of the tile for which `peer_us` counts."""
 LINE = 128
 """Bytes of a line of L2, and of the rows in which the TMA fills shared memory."""
+PIECES = {128: 1.0, 64: 1.3, 32: 1.4, 16: 2.0}
+"""What a row's piece of LINE bytes costs L2, in pieces that start at a line, by the largest of these that divides the
+bytes from row to row. A piece elsewhere lies in two lines; where rows are an odd multiple of 16 bytes apart, every
+second one starts within a sector of 32 bytes. Chosen for the least error on shapes that the fit leaves out, which is
+flat around it."""
 NOMINAL_LINES = 256
 """Lines of a MAC iteration of 128 x 128 x 64 in fp16 whose rows start at multiples of LINE; `line_us` is for these."""
 WIDTH = 2.0
@@ -94,8 +99,9 @@ WORK = ("whole", "parts", "steps", "busy_steps", "lines", "bytes", "shared", "ra
 """What a launch asks of the longest-working program, of the SMs and of the memory; the rows of what `work` returns.
 
 `whole`, `parts`: tiles and K ranges of shared tiles, one after another. `steps`: MAC iterations one after another.
-`busy_steps`: all MAC iterations over all SMs. `lines`: of L2 that a program reads in an iteration, over NOMINAL_LINES.
-`bytes`: to and from memory. `shared`: 1 where a tile is shared. `ranges`: its K ranges, in nominal tiles.
+`busy_steps`: all MAC iterations over all SMs. `lines`: of L2 that a program reads in an iteration, counted by PIECES,
+over NOMINAL_LINES. `bytes`: to and from memory. `shared`: 1 where a tile is shared. `ranges`: its K ranges, in nominal
+tiles.
 """
 
 
@@ -115,8 +121,7 @@ def work(m: Any, n: Any, k: Any, row_bytes: tuple[Any, Any], item_bytes: int, ke
     whole, parts = cdiv(tiles - shared, at_a_time), cdiv(shared * split, at_a_time)
     lines = 0.0
     for elements, step in zip((x.block_m * x.block_k, x.block_k * x.block_n), row_bytes, strict=True):
-        # A row's piece of LINE bytes that does not start at a line lies in two.
-        lines = lines + elements * item_bytes / LINE * (2 - np.gcd(step, LINE) / LINE)
+        lines = lines + elements * item_bytes / LINE * _pieces(step)
     rows = (
         whole,
         parts,
@@ -154,6 +159,12 @@ def at_once(card: Card, config: Config) -> int:
 def at_lines(row_bytes: tuple[Any, Any]) -> Any:
     """Whether rows of A and of B that are so many bytes apart start at multiples of LINE."""
     return (row_bytes[0] % LINE == 0) & (row_bytes[1] % LINE == 0)
+
+
+def _pieces(step: Any) -> Any:
+    """Of PIECES, for rows that are `step` bytes apart."""
+    sizes = list(PIECES)[:-1]
+    return np.select([np.asarray(step) % size == 0 for size in sizes], [PIECES[size] for size in sizes], PIECES[16])
 
 
 def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -344,8 +344,8 @@ def test_the_formula_knows_clusters_that_do_not_fit_and_rows_that_do_not_start_a
     assert (fifteen[parts, 0], sixteen[parts, 0]) == (1, 2)
     lines = cost.WORK.index("lines")
     tile = Kernels.of(card, [card.default.replace(block=(128, 128, 64), split=1)])
-    aligned, half, worst = (cost.work(512, n, n, (2 * n, 2 * n), 2, tile, 132)[lines, 0] for n in (512, 544, 520))
-    assert (aligned, half, worst) == (1, 1.5, 1.875)
+    counted = [cost.work(512, n, n, (2 * n, 2 * n), 2, tile, 132)[lines, 0] for n in (512, 544, 528, 520)]
+    assert counted == pytest.approx([cost.PIECES[row] for row in (128, 64, 32, 16)])
 
 
 TRUTH = Constants(2.8, 1.3, 0.22, 0.11, 3.1, 1.4, 0.35, 0.05, 0.04, 2.0)
