@@ -1,7 +1,7 @@
 """Rows that two accumulators share are read from shared memory once, into registers.
 
-Shared memory gives and takes 128 bytes a clock: a wgmma's operands and what the TMA writes together. By that count a tile
-of 64 or 128 rows waits for shared memory longer than for the tensor cores. Two accumulators side by side multiply the
+If shared memory gives and takes 128 bytes a clock, a wgmma's operands and what the TMA writes together, a tile of 64 or
+128 rows waits for shared memory longer than for the tensor cores. Two accumulators side by side multiply the
 same rows of A, which two wgmmas read twice; from registers both take them for nothing. The next rows are read while the
 last wgmmas are in flight, so that there are two sets of registers, and two iterations in one.
 """
@@ -26,6 +26,7 @@ CARD = Card(
     idea="the rows that two accumulators share are read from shared memory once, into registers",
     position="beyond the thread",
     parent="v17",
+    rejected="no faster than v17 in any class of shapes, slower where tiles are many: what a loop waits for lies beyond shared memory",
     changed=("mac_step", "mac_loop"),
     diff_budget=60,
     language="gluon",
