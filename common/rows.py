@@ -42,6 +42,8 @@ HEADER = {"run": str, "candidates": list, "device": dict, "versions": dict, "dty
 """What a header says at least, and as what."""
 MOST_BYTES = 300
 """No row is longer, its newline included."""
+PACKED = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "pb": 0}
+"""How a finished run is compressed: as text, whose bytes lie at any place."""
 LEAST_LIMITED = 200
 """Problems that a run with a limit needs to stand for its experiment: samples are drawn in random order, so that the
 first ones are a smaller sample. What is shown of a run says how many problems it has."""
@@ -320,7 +322,7 @@ def compress(path: Path) -> Path:
     """Replace a finished run by its compressed form."""
     packed = path.with_suffix(path.suffix + ".xz")
     partial = packed.with_suffix(".partial")
-    partial.write_bytes(lzma.compress(path.read_bytes(), preset=9))
+    partial.write_bytes(lzma.compress(path.read_bytes(), filters=[PACKED]))
     os.replace(partial, packed)
     path.unlink()
     return packed
