@@ -26,8 +26,10 @@ def places(path: str) -> list[tuple[str, float, float]]:
     while parts:
         command = parts.pop(0) if parts[0].isalpha() else command
         if command == "z":
-            if found[-1][0] == "M" or found[-1][1:] != start:
-                found.append(("L", *start))
+            # However many lines end where z does, they are one.
+            while found[-1] == ("L", *start):
+                found.pop()
+            found.append(("L", *start))
             x, y = start
             continue
         count = {"M": 2, "L": 2, "H": 1, "V": 1, "Q": 4, "C": 6}[command.upper()]
@@ -54,6 +56,7 @@ part = st.tuples(number, number, st.lists(st.one_of(line, curve), max_size=6), s
 
 
 @example("M 0 0 \nL 0 0 \nz\n")
+@example("M 0 0 \nL 0 0 \nL 0 0 \nz\n")
 @given(st.lists(part, min_size=1, max_size=4).map("".join))
 def test_a_short_path_goes_to_the_same_places(path: str) -> None:
     short = compact.path(path)
