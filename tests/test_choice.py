@@ -429,7 +429,7 @@ def test_runs_of_machines_with_other_floors_are_brought_to_one(tmp_path: Path) -
 def test_splits_below_the_measured_ones_are_not_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     family = dataclasses.replace(choice.costs().families[0], corrections={2: [], 4: []}, most_split=4)
     assert family.least_split == 2 and dataclasses.replace(family, corrections={}).least_split == 1
-    few = dataclasses.replace(choice.costs(), families=(family,), centres=np.zeros((0, 5)))
+    few = dataclasses.replace(choice.costs(), families=(family,), centres=np.zeros((0, 4)))
     monkeypatch.setattr(choice, "costs", lambda: few)
     choice.candidates.cache_clear()
     try:
