@@ -6,15 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from typer.testing import CliRunner
 
 from common import documents
-from common.errors import NoDevice
 from common.launcher import check_config, plan
 from common.rows import read_run
 from experiments import main_loop, overheads
-from experiments.__main__ import app
 from experiments.main_loop import LOOPS, Loop
 from figures import loops_table, rings_table
 
@@ -109,13 +105,6 @@ def test_the_table_of_rings_compares_what_differs_in_stages_alone(tmp_path: Path
         and told.count("1.250") == 3 * 3
         and "too few shapes" in told
     )
-
-
-def test_without_a_gpu_the_command_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("TRITON_INTERPRET", "0")  # the command sets it; other tests want it back
-    done = CliRunner().invoke(app, ["main-loop", "--out", str(tmp_path)])
-    assert isinstance(done.exception, NoDevice) and not list(tmp_path.iterdir())
 
 
 @pytest.mark.gpu

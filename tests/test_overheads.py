@@ -34,10 +34,11 @@ def test_a_pair_does_the_same_iterations_in_as_many_units(name: str, peers: int,
     assert sms * 3 // 4 < len(lengths[0]) <= sms
 
 
-def test_without_a_gpu_the_command_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["overheads", "main-loop"])
+def test_without_a_gpu_the_command_says_so(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("TRITON_INTERPRET", "0")  # the command sets it; other tests want it back
-    done = CliRunner().invoke(app, ["overheads", "--out", str(tmp_path)])
+    done = CliRunner().invoke(app, [command, "--out", str(tmp_path)])
     assert isinstance(done.exception, NoDevice) and not list(tmp_path.iterdir())
 
 
